@@ -1,0 +1,43 @@
+"""Masked means over a leading client axis, for NumPy and JAX arrays alike.
+
+The arithmetic that every averaging method shares, written once: the simulator calls it with JAX arrays, a
+server on real machines with NumPy arrays. Masks select with ``where`` and never multiply, so that a NaN in
+an absent client cannot reach the server (0 * NaN = NaN).
+"""
+
+from __future__ import annotations
+
+from fedpbc.types import Array
+
+
+def select(mask: Array, if_true: Array, if_false: Array) -> Array:
+    """Row i of ``if_true`` where ``mask[i]``, else of ``if_false``.
+
+    Shapes: mask bool[m]; the others [m, ...] or [...] (one row for everybody); result [m, ...].
+    """
+    xp = mask.__array_namespace__()
+    ndim = max(if_true.ndim, if_false.ndim)
+    return xp.where(mask.reshape(mask.shape + (1,) * (ndim - 1)), if_true, if_false)
+
+
+def masked_sum(values: Array, mask: Array) -> Array:
+    """sum over i in the mask of values[i]. Shapes: [m, ...], bool[m] -> [...]."""
+    xp = values.__array_namespace__()
+    return xp.sum(select(mask, values, xp.zeros_like(values[0])), axis=0)
+
+
+def masked_mean(values: Array, mask: Array, otherwise: Array) -> Array:
+    """(1/|A|) sum over i in A of values[i], or ``otherwise`` when A is empty.
+
+    Shapes: values [m, ...], mask bool[m], otherwise [...] -> [...]. Algorithms 1 and 2, last server line.
+    """
+    xp = values.__array_namespace__()
+    count = xp.sum(mask)
+    mean = masked_sum(values, mask) / xp.maximum(count, 1).astype(values.dtype)
+    return xp.where(count > 0, mean, otherwise)
+
+
+def consensus_distance(clients: Array, mean: Array) -> Array:
+    """(1/m) sum_i ||x_i - xbar||^2. Shapes: [m, d], [d] -> scalar. Lemma 5 (without the sum over t)."""
+    xp = clients.__array_namespace__()
+    return xp.mean(xp.sum((clients - mean) ** 2, axis=1))

@@ -1,0 +1,268 @@
+"""The only loop: link -> train -> aggregate -> evaluate, compiled once and run in blocks of rounds.
+
+It knows no algorithm, link process or problem by name. Settings, data and the number of rounds are arguments of
+the compiled program; a ``Plan`` and the array shapes select it. The loop bounds are arguments too, so the
+same program runs every block, however long, and a run cut into other blocks gives the same bits.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from fedpbc.aggregation import consensus_distance, select
+from fedpbc.local import DEVICES, local_steps, map_clients, sum_blocks
+from fedpbc.types import Algorithm, Array, LinkProcess, Models, Problem, Round, TimeFunction
+
+CAPACITY = 1024
+"""Rows of metrics that one call of the compiled program can hold."""
+
+
+_STATIC = {
+    TimeFunction: ["at"],
+    LinkProcess: ["init", "step"],
+    Algorithm: ["init", "round", "models"],
+    Problem: ["num_clients", "sample", "gradient", "num_blocks", "block_sums", "metrics", "work", "unroll"],
+}
+for _cls, _static in _STATIC.items():
+    _data = ["params", "init"] if _cls is Problem else ["params"]
+    jax.tree_util.register_dataclass(_cls, _data, _static, drop_fields=["client_traits"] if _cls is Problem else [])
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is compiled in: everything that changes the program and not only its arguments."""
+
+    compute: str
+    """Who computes: "all" (Algorithms 1 and 2 as printed) or "active" (Fig. 2b)."""
+    local_steps: int
+    batch_size: int
+    minibatch: str
+    chunk_size: int
+    num_devices: int = 1
+
+
+class Inputs(NamedTuple):
+    """Arguments of the program that stay the same from round to round."""
+
+    problem: Problem
+    links: LinkProcess
+    algorithm: Algorithm
+    schedule: TimeFunction
+    seed: Array
+    num_rounds: Array
+    training_rounds: Array
+    """From this round on (consensus cool-down) there are no local steps."""
+    eval_every: Array
+
+
+class Carry(NamedTuple):
+    """What changes from round to round: a checkpoint holds its leaves."""
+
+    algorithm: Any
+    links: Any
+    num_active: Array
+    empty_rounds: Array
+    first_nonfinite: Array
+    """The first round after which a model was not finite; -1 so far."""
+    server_sum: Array
+    """Sum of the server models after rounds > T/2, [d]."""
+
+
+def _keys(seed: Array) -> tuple[Array, Array]:
+    """Independent keys for the links and for the samples of a run; algorithms share both."""
+    key = jax.random.key(seed)
+    return jax.random.fold_in(key, 0), jax.random.fold_in(key, 1)
+
+
+def _start(inputs: Inputs) -> Carry:
+    problem, x0 = inputs.problem, inputs.problem.init
+    key, _ = _keys(inputs.seed)
+    zero = jnp.zeros((), jnp.int32)
+    return Carry(
+        algorithm=inputs.algorithm.init(inputs.algorithm.params, x0, problem.num_clients),
+        links=inputs.links.init(inputs.links.params, key),
+        num_active=zero,
+        empty_rounds=zero,
+        first_nonfinite=zero - 1,
+        server_sum=jnp.zeros_like(x0),
+    )
+
+
+def _round(plan: Plan, inputs: Inputs, carry: Carry, t: Array) -> Carry:
+    """Round t: draw the links, let the clients train, let the algorithm aggregate."""
+    link_key, sample_key = (jax.random.fold_in(key, t) for key in _keys(inputs.seed))
+    link_state, link = inputs.links.step(inputs.links.params, link_key, carry.links, t)
+    eta = inputs.schedule.at(inputs.schedule.params, t)
+
+    def train_one(x: Array, client: Array) -> Array:
+        return local_steps(
+            inputs.problem, x, client, sample_key, eta, plan.local_steps, plan.batch_size, plan.minibatch
+        )
+
+    def train(x: Array) -> Array:
+        trained = jax.lax.cond(
+            t < inputs.training_rounds,
+            lambda x: map_clients(train_one, x, plan.chunk_size, plan.num_devices),
+            lambda x: x,
+            x,
+        )
+        return select(link.active, trained, x) if plan.compute == "active" else trained
+
+    algorithm = inputs.algorithm
+    state = algorithm.round(algorithm.params, carry.algorithm, Round(t, link, eta, train))
+    models = algorithm.models(state)
+    num_active = jnp.sum(link.active, dtype=jnp.int32)
+    finite = jnp.all(jnp.isfinite(models.clients)) & jnp.all(jnp.isfinite(models.server))
+    return Carry(
+        algorithm=state,
+        links=link_state,
+        num_active=num_active,
+        empty_rounds=carry.empty_rounds + (num_active == 0),
+        first_nonfinite=jnp.where(finite | (carry.first_nonfinite >= 0), carry.first_nonfinite, t),
+        server_sum=carry.server_sum + jnp.where(2 * (t + 1) > inputs.num_rounds, models.server, 0),
+    )
+
+
+def _evaluate(plan: Plan, inputs: Inputs, carry: Carry) -> dict[str, Array]:
+    """One row of metrics of the state after a round."""
+    models = inputs.algorithm.models(carry.algorithm)
+    mean = jnp.mean(models.clients, axis=0)
+    both = jnp.stack([models.server, mean])
+    sums = sum_blocks(inputs.problem, both, plan.num_devices)
+    values = inputs.problem.metrics(inputs.problem.params, both, sums)
+    row = {f"{model}_{name}": value[i] for name, value in values.items() for i, model in enumerate(("server", "mean"))}
+    return row | {
+        "consensus_distance": consensus_distance(models.clients, mean),
+        "num_active": carry.num_active,
+        "empty_rounds": carry.empty_rounds,
+    }
+
+
+def _advance(plan: Plan, inputs: Inputs, carry: Carry, first: Array, last: Array) -> tuple[Carry, dict[str, Array]]:
+    """Rounds first..last-1 and the metrics rows that fall due; round -1 stands for "evaluate the start"."""
+    shapes = jax.eval_shape(lambda: _evaluate(plan, inputs, carry))
+    rows = jax.tree.map(lambda a: jnp.zeros((CAPACITY, *a.shape), a.dtype), shapes)
+
+    def body(t: Array, loop: tuple[Carry, dict[str, Array], Array]) -> tuple[Carry, dict[str, Array], Array]:
+        carry, rows, slot = loop
+        carry = jax.lax.cond(t < 0, lambda c: c, lambda c: _round(plan, inputs, c, t), carry)
+        due = ((t + 1) % inputs.eval_every == 0) | (t + 1 == inputs.num_rounds)
+
+        def write(rows: dict[str, Array]) -> dict[str, Array]:
+            return jax.tree.map(lambda a, v: a.at[slot].set(v), rows, _evaluate(plan, inputs, carry))
+
+        return carry, jax.lax.cond(due, write, lambda rows: rows, rows), slot + due
+
+    carry, rows, _ = jax.lax.fori_loop(first, last, body, (carry, rows, jnp.zeros((), jnp.int32)))
+    return carry, rows
+
+
+@dataclass
+class Programs:
+    """Compiled programs, one per plan, functions and shapes; shared by all cells of an experiment."""
+
+    devices: list[Any]
+    compiled: dict[Any, Any] = field(default_factory=dict)
+
+    def get(self, plan: Plan, inputs: Inputs) -> tuple[Any, Any, float]:
+        """(start, advance, seconds spent compiling)."""
+        leaves, tree = jax.tree.flatten(inputs)
+        key = (plan, tree, tuple((leaf.shape, leaf.dtype) for leaf in leaves), jax.config.jax_enable_x64)
+        if key in self.compiled:
+            return *self.compiled[key], 0.0
+        began = time.perf_counter()
+        start, advance = _start, lambda *arguments: _advance(plan, *arguments)
+        if plan.num_devices > 1:
+            mesh, everywhere = self.mesh(plan.num_devices), PartitionSpec()
+            start, advance = (
+                jax.shard_map(f, mesh=mesh, in_specs=everywhere, out_specs=everywhere, check_vma=False)
+                for f in (start, advance)
+            )
+        start = jax.jit(start).lower(inputs).compile()
+        number = jax.ShapeDtypeStruct((), jnp.int32, sharding=self.sharding(plan.num_devices))
+        carry = jax.tree.map(
+            lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=self.sharding(plan.num_devices)),
+            jax.eval_shape(_start, inputs),
+        )
+        advance = jax.jit(advance, donate_argnums=1).lower(inputs, carry, number, number).compile()
+        self.compiled[key] = start, advance
+        return start, advance, time.perf_counter() - began
+
+    def mesh(self, num_devices: int) -> Mesh:
+        return Mesh(np.array(self.devices[:num_devices]), (DEVICES,))
+
+    def sharding(self, num_devices: int) -> Any:
+        return NamedSharding(self.mesh(num_devices), PartitionSpec())
+
+    def put(self, tree: Any, num_devices: int) -> Any:
+        """A copy of the arrays on every device of the plan."""
+        return jax.device_put(tree, self.sharding(num_devices))
+
+
+class Simulation:
+    """One run: a state that is advanced block by block, and can be saved and restored between blocks.
+
+    ``programs`` is shared between runs. Everything is deterministic in the seed.
+    """
+
+    def __init__(self, programs: Programs, plan: Plan, inputs: Inputs) -> None:
+        self.programs, self.plan = programs, plan
+        self.inputs = programs.put(inputs, plan.num_devices)
+        self._start, self._advance, self.compile_seconds = programs.get(plan, self.inputs)
+        self.num_rounds, self.eval_every = int(inputs.num_rounds), int(inputs.eval_every)
+        self.carry = self._start(self.inputs)
+        self.next_round = -1
+
+    @property
+    def done(self) -> bool:
+        return self.next_round == self.num_rounds
+
+    def advance(self, num_rounds: int) -> dict[str, np.ndarray]:
+        """Up to ``num_rounds`` more rounds; returns the rows that fell due, with their ``round``."""
+        first = self.next_round
+        most = (CAPACITY - 2) * self.eval_every
+        last = min(first + max(1, min(num_rounds, most)), self.num_rounds)
+        bounds = self.programs.put((np.int32(first), np.int32(last)), self.plan.num_devices)
+        self.carry, rows = self._advance(self.inputs, self.carry, *bounds)
+        after = np.arange(first + 1, last + 1)
+        due = after[(after % self.eval_every == 0) | (after == self.num_rounds)]
+        self.next_round = last
+        return {"round": due} | {name: np.asarray(values)[: len(due)] for name, values in rows.items()}
+
+    def models(self) -> dict[str, np.ndarray]:
+        """``server`` x^t, ``mean`` (1/m) sum_i x_i^t, and ``server_average``, each [d].
+
+        ``server_average`` is the mean of the server model over the second half of the rounds so far.
+        """
+        state: Models = self.inputs.algorithm.models(self.carry.algorithm)
+        count = max(self.num_rounds - self.num_rounds // 2, 1)
+        return {
+            "server": np.asarray(state.server),
+            "mean": np.asarray(jnp.mean(state.clients, axis=0)),
+            "server_average": np.asarray(self.carry.server_sum / count),
+        }
+
+    @property
+    def first_nonfinite(self) -> int | None:
+        """The first round (counted as in the metrics: after t rounds) with a model that is not finite."""
+        value = int(self.carry.first_nonfinite)
+        return None if value < 0 else value + 1
+
+    def save(self) -> dict[str, np.ndarray]:
+        """The state as plain arrays, bit for bit."""
+        leaves = {f"carry{i}": np.asarray(leaf) for i, leaf in enumerate(jax.tree.leaves(self.carry))}
+        return {"next_round": np.int64(self.next_round)} | leaves
+
+    def restore(self, saved: dict[str, np.ndarray]) -> None:
+        """Go on from what ``save`` gave."""
+        leaves, tree = jax.tree.flatten(self.carry)
+        loaded = [saved[f"carry{i}"] for i in range(len(leaves))]
+        self.carry = self.programs.put(jax.tree.unflatten(tree, loaded), self.plan.num_devices)
+        self.next_round = int(saved["next_round"])

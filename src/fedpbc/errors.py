@@ -1,0 +1,69 @@
+"""Errors that are the user's to mend: one clear line, no traceback at the command line."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Iterable
+from typing import Any
+
+
+class FedpbcError(Exception):
+    """Base of every error that the command line prints as one message."""
+
+
+class ConfigError(FedpbcError):
+    """Bad input: the message names the key, the value and what is allowed."""
+
+
+class BadOption(ConfigError):
+    """A factory refuses the value of one of its options; whoever built it knows the full key.
+
+    Raised as ``BadOption("p0", 1.5, "a number in [0, 1]")``.
+    """
+
+    def __init__(self, option: str, value: Any, problem: str) -> None:
+        super().__init__(f"{option} = {shorten(value)}: {problem}")
+        self.option, self.value, self.problem = option, value, problem
+
+
+def shorten(value: Any, limit: int = 60) -> str:
+    """``repr`` in TOML's words, cut to ``limit`` characters."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    try:
+        text = repr(value) if not isinstance(value, str) else '"' + value + '"'
+    except ValueError:  # an integer with thousands of digits
+        text = "a huge number"
+    text = text.replace("\n", "\\n")
+    return text if len(text) <= limit else text[: limit - 3] + "..."
+
+
+def suggest(word: str, known: Iterable[str]) -> str:
+    """`` (did you mean "x"?)`` or nothing."""
+    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    return f' (did you mean "{close[0]}"?)' if close else ""
+
+
+def total_memory() -> int:
+    """Bytes of memory this process may use: the machine's, or its control group's limit if smaller."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    try:
+        with open("/sys/fs/cgroup/memory.max", encoding="ascii") as file:
+            return min(total, int(file.read()))
+    except (OSError, ValueError):
+        return total
+
+
+def require_memory(option: str, value: Any, num_bytes: int, what: str) -> None:
+    """Refuse, before anything is allocated, what cannot fit.
+
+    Raises BadOption with the estimate when ``num_bytes`` exceeds the machine's memory.
+    """
+    available = total_memory()
+    if num_bytes > available:
+        raise BadOption(
+            option,
+            value,
+            f"{what} would need about {num_bytes / 1e9:,.1f} GB; this machine has {available / 1e9:,.1f} GB",
+        )

@@ -1,0 +1,133 @@
+"""Arrays read from the user's files: one clear line when something is wrong with them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from fedpbc.errors import BadOption
+
+
+def read_matrix(option: str, path: Path) -> np.ndarray:
+    """A numeric matrix [rows, columns] from .npy, or from .csv without header; float64, finite.
+
+    Raises BadOption naming ``option`` when the file is missing, unreadable, ragged or not finite.
+    """
+    values = np.atleast_1d(_load(option, path, lambda: np.loadtxt(path, delimiter=",", ndmin=2)))
+    if values.dtype.kind not in "fiub":
+        raise BadOption(option, str(path), f"must hold numbers, not {values.dtype}")
+    if values.size == 0:
+        raise BadOption(option, str(path), "the file is empty")
+    values = values.astype(np.float64)
+    if not np.all(np.isfinite(values)):
+        row = int(np.argwhere(~np.isfinite(values))[0][0])
+        raise BadOption(option, str(path), f"row {row} holds a value that is not finite")
+    return values
+
+
+def read_vector(option: str, path: Path) -> np.ndarray:
+    """A vector [n] from .npy, or from .csv without header as one row or one column."""
+    values = read_matrix(option, path)
+    if values.ndim > 2 or (values.ndim == 2 and min(values.shape) != 1):
+        raise BadOption(option, str(path), f"must be one row or one column, has shape {values.shape}")
+    return values.ravel()
+
+
+def _load(option: str, path: Path, load_csv: Callable[[], np.ndarray]) -> np.ndarray:
+    if not path.is_file():
+        raise BadOption(option, str(path), "no such file")
+    if path.suffix not in (".csv", ".npy"):
+        raise BadOption(option, str(path), "must end in .csv or .npy")
+    try:
+        if path.suffix == ".npy":
+            return np.load(path, allow_pickle=False)
+        if path.stat().st_size == 0:
+            raise ValueError("the file is empty")
+        return load_csv()
+    except (ValueError, OSError, EOFError) as error:
+        first_line = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise BadOption(option, str(path), f"cannot be read: {first_line}") from None
+
+
+def read_trace(option: str, path: Path) -> np.ndarray:
+    """A recorded A^t as bool[T, m].
+
+    From .npy of shape (rounds, clients) holding 0/1 or booleans, or from .csv with the header
+    ``round,client,active``: every pair of a contiguous range of rounds and a contiguous range of clients
+    exactly once, in any order. Raises BadOption on gaps, duplicates and values other than 0/1/true/false.
+    """
+    if path.suffix == ".npy":
+        table = _load(option, path, lambda: np.empty(0))
+    else:
+        table = _load(option, path, lambda: _read_trace_csv(option, path))
+    if table.ndim != 2 or table.size == 0:
+        raise BadOption(option, str(path), f"must have shape (rounds, clients), has {table.shape}")
+    if table.dtype != bool and not np.all((table == 0) | (table == 1)):
+        raise BadOption(option, str(path), "must hold only 0 and 1")
+    return table.astype(bool)
+
+
+_ACTIVE = {"0": 0, "1": 1, "true": 1, "false": 0, "0.0": 0, "1.0": 1}
+
+
+def _read_trace_csv(option: str, path: Path) -> np.ndarray:
+    with open(path, encoding="utf-8-sig") as file:
+        header = [cell.strip().lower() for cell in file.readline().split(",")]
+        if sorted(header) != ["active", "client", "round"]:
+            raise BadOption(option, str(path), "the first line must be: round,client,active")
+        columns = {name: header.index(name) for name in header}
+        rounds, clients, active = [], [], []
+        for number, line in enumerate(file, start=2):
+            if not line.strip():
+                continue
+            try:
+                cells = [cell.strip() for cell in line.split(",")]
+                rounds.append(int(cells[columns["round"]]))
+                clients.append(int(cells[columns["client"]]))
+                active.append(_ACTIVE[cells[columns["active"]].lower()])
+                if len(cells) != 3:
+                    raise ValueError
+            except (ValueError, KeyError, IndexError):
+                raise BadOption(
+                    option, str(path), f"line {number} must be two integers and 0 or 1, is {line.strip()!r}"
+                ) from None
+    if not rounds:
+        raise BadOption(option, str(path), "holds no rows")
+    return _dense(option, path, np.array(rounds), np.array(clients), np.array(active))
+
+
+def _dense(option: str, path: Path, rounds: np.ndarray, clients: np.ndarray, active: np.ndarray) -> np.ndarray:
+    t, i = rounds - rounds.min(), clients - clients.min()
+    num_rounds, num_clients = int(t.max()) + 1, int(i.max()) + 1
+    if num_rounds * num_clients > len(t):
+        raise BadOption(option, str(path), _first_gap(rounds, clients))
+    cell = t * num_clients + i
+    values, counts = np.unique(cell, return_counts=True)
+    if counts.max() > 1:
+        row = int(values[counts.argmax()])
+        pair = f"round {row // num_clients + rounds.min()}, client {row % num_clients + clients.min()}"
+        raise BadOption(option, str(path), f"{pair} stands there twice")
+    table = np.zeros(num_rounds * num_clients, bool)
+    table[cell] = active
+    return table.reshape(num_rounds, num_clients)
+
+
+def _first_gap(rounds: np.ndarray, clients: np.ndarray) -> str:
+    """Name the first missing (round, client) pair without building the dense table."""
+    known = np.unique(clients)
+    if np.any(np.diff(known) > 1):
+        return f"client {known[np.argmax(np.diff(known) > 1)] + 1} is missing: clients must be contiguous"
+    known_rounds = np.unique(rounds)
+    if np.any(np.diff(known_rounds) > 1):
+        return f"round {known_rounds[np.argmax(np.diff(known_rounds) > 1)] + 1} is missing: rounds must be contiguous"
+    order = np.lexsort((clients, rounds))
+    pairs = list(dict.fromkeys(zip(rounds[order].tolist(), clients[order].tolist(), strict=True)))
+    first, width = int(known[0]), len(known)
+    for position, (t, i) in enumerate(pairs):
+        expected = (int(known_rounds[0]) + position // width, first + position % width)
+        if (t, i) != expected:
+            return f"round {expected[0]} has no row for client {expected[1]}"
+    t, i = int(known_rounds[0]) + len(pairs) // width, first + len(pairs) % width
+    return f"round {t} has no row for client {i}"

@@ -1,0 +1,40 @@
+"""Independent links: client i is active in round t with probability p_i^t, whatever happened before."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedpbc.links.probability import Prob, Varying, compose, no_variation
+from fedpbc.schema import Component, Context
+from fedpbc.types import Array, Link, LinkProcess, TimeFunction
+
+
+def bernoulli(
+    context: Context, *, prob: Prob, varying: Varying = Component("none", no_variation, {})
+) -> LinkProcess:
+    """Active with probability p_i^t, independently over rounds and clients."""
+    return LinkProcess(compose(prob, varying, context.dtype), _init, _step)
+
+
+def _init(params: TimeFunction, key: Array) -> tuple[()]:
+    return ()
+
+
+def _step(params: TimeFunction, key: Array, state: Any, t: Array) -> tuple[Any, Link]:
+    prob = params.at(params.params, t)
+    return state, Link(draw(key, prob), prob)
+
+
+def draw(key: Array, prob: Array) -> Array:
+    """bool[m]: true with probability prob[i].
+
+    32 random bits are compared with floor(p 2^32) as integers, so that the same seed gives the same A^t in
+    float32 and float64, p = 0 is never and p = 1 always; a probability is exact to 2^-32.
+    """
+    bits = jax.random.bits(key, prob.shape, jnp.uint32)
+    threshold = jnp.minimum(prob, np.nextafter(prob.dtype.type(1), prob.dtype.type(0))) * 2.0**32
+    return (bits < threshold.astype(jnp.uint32)) | (prob >= 1)

@@ -1,0 +1,170 @@
+"""Base probabilities p_i and their variation in time: p_i^t = clip(p_i f_i(t), 0, 1).
+
+Base probabilities are plain NumPy arrays, [m], or [T, m] where they are drawn anew each round; variations
+are TimeFunctions with values f[m]. ``compose`` makes one TimeFunction of both.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from fedpbc.errors import BadOption, require_memory
+from fedpbc.files import read_vector
+from fedpbc.schema import Context, Fraction, Kind, Positive, PositiveInt, Range
+from fedpbc.types import Array, TimeFunction
+
+
+def constant(context: Context, *, value: Fraction) -> np.ndarray:
+    """The same probability for every client."""
+    return np.full(context.problem.num_clients, value)
+
+
+def vector(context: Context, *, values: list[Fraction]) -> np.ndarray:
+    """A list with one probability per client."""
+    return _one_per_client(context, "values", np.array(values))
+
+
+def file(context: Context, *, path: Path) -> np.ndarray:
+    """A file with one probability per client (.csv without header, or .npy)."""
+    values = read_vector("path", path)
+    if not np.all((values >= 0) & (values <= 1)):
+        bad = int(np.flatnonzero(~((values >= 0) & (values <= 1)))[0])
+        raise BadOption("path", str(path), f"value {bad} is {values[bad]:g}, must be in [0, 1]")
+    return _one_per_client(context, "path", values)
+
+
+def two_groups(context: Context, *, p0: Fraction, p1: Fraction) -> np.ndarray:
+    """The first half of the clients with p0, the rest with p1 (the paper's counterexample)."""
+    m = context.problem.num_clients
+    return np.where(np.arange(m) < m // 2, p0, p1)
+
+
+def zipf(
+    context: Context,
+    *,
+    exponent: Annotated[float, Range(above=1)] = 3.0,
+    draws: PositiveInt = 20_000,
+    minimum: Fraction = 0.1,
+) -> np.ndarray:
+    """Zipf counts as in the paper, drawn anew each round and clipped from below.
+
+    In round t, P_i = how many of ``draws`` independent Zipf(``exponent``) variables equal i (rank = client
+    index, from 1; draws beyond m are dropped) and p_i^t = max(P_i / sum_k P_k, minimum), not renormalised.
+    Paper, Section V. With the paper's values this is nearly static: p_1 = .83, p_2 = .10 and everybody
+    else sits at the minimum. Returns [T, m].
+    """
+    m = context.problem.num_clients
+    require_memory("draws", draws, 16 * context.num_rounds * m, "one Zipf probability per round and client")
+    weights = np.arange(1, m + 1, dtype=np.float64) ** -exponent
+    beyond = _zeta(exponent) - weights.sum()
+    pmf = np.append(weights, max(beyond, 0.0))
+    counts = context.rng("zipf").multinomial(draws, pmf / pmf.sum(), size=context.num_rounds)[:, :m]
+    total = np.maximum(counts.sum(axis=1, keepdims=True), 1)
+    return np.maximum(counts / total, minimum)
+
+
+def _zeta(a: float) -> float:
+    """The Riemann zeta function for a > 1: a partial sum and the Euler-Maclaurin remainder."""
+    n = 1000.0
+    head = float(np.sum(np.arange(1, n) ** -a))
+    return head + n ** (1 - a) / (a - 1) + 0.5 * n**-a + a * n ** (-a - 1) / 12
+
+
+def by_trait(
+    context: Context, *, low: Fraction = 0.1, high: Fraction = 0.9, trait: str = "mean_label"
+) -> np.ndarray:
+    """Links that depend on the data: the half of the clients with the smaller trait has ``low``, the rest ``high``.
+
+    ``trait`` is a fact the problem knows of its clients, e.g. ``mean_label`` or ``num_samples``. Not in the
+    paper: it makes the bias of FedAvg visible, because who is heard depends on what is learnt.
+    """
+    traits = context.problem.client_traits
+    if trait not in traits:
+        known = ", ".join(traits) or "none for this problem"
+        raise BadOption("trait", trait, f"unknown trait; allowed: {known}")
+    order = np.argsort(traits[trait], kind="stable")
+    prob = np.full(len(order), high)
+    prob[order[: len(order) // 2]] = low
+    return prob
+
+
+def _one_per_client(context: Context, option: str, values: np.ndarray) -> np.ndarray:
+    m = context.problem.num_clients
+    if len(values) != m:
+        raise BadOption(option, f"{len(values)} values", f"must be one per client, {m}")
+    return values
+
+
+def _shorthand(value: Any) -> dict[str, Any] | None:
+    if type(value) in (int, float):
+        return {"name": "constant", "value": value}
+    if isinstance(value, list):
+        return {"name": "vector", "values": value}
+    if isinstance(value, str):
+        return {"name": "file", "path": value}
+    return None
+
+
+PROBABILITIES = Kind(
+    "base probability",
+    {
+        "constant": constant,
+        "vector": vector,
+        "file": file,
+        "two_groups": two_groups,
+        "zipf": zipf,
+        "by_trait": by_trait,
+    },
+    _shorthand,
+    "a number in [0, 1], a list with one per client, the path of a file, or a table with a name",
+)
+
+
+def no_variation(context: Context) -> TimeFunction:
+    """Probabilities that do not change in time."""
+    return TimeFunction((), _one)
+
+
+def _one(params: tuple[()], t: Array) -> Array:
+    return jnp.ones(())
+
+
+def sine(context: Context, *, amplitude: Fraction = 0.4, period: Positive = 40.0) -> TimeFunction:
+    """A factor amplitude sin(2 pi t / period) + 1 - amplitude, the same phase for every client.
+
+    The factor lies in [1 - 2 amplitude, 1]: FedAWE's "sine dynamics" (arXiv 2409.17446). Products below 0
+    are cut to 0. ``period`` is in rounds.
+    """
+    return TimeFunction({"amplitude": np.array(amplitude), "period": np.array(period)}, _sine)
+
+
+def _sine(params: dict[str, Array], t: Array) -> Array:
+    wave = jnp.sin(2 * jnp.pi * t / params["period"])
+    return params["amplitude"] * wave + 1 - params["amplitude"]
+
+
+VARIATIONS = Kind(
+    "variation in time",
+    {"none": no_variation, "sine": sine},
+    lambda value: {"name": value} if isinstance(value, str) else None,
+    '"none" or a table with a name',
+)
+
+Prob = Annotated[np.ndarray, PROBABILITIES]
+Varying = Annotated[TimeFunction, VARIATIONS]
+
+
+def compose(base: np.ndarray, varying: TimeFunction, dtype: Any) -> TimeFunction:
+    """p^t = clip(p f(t), 0, 1), [m], from base probabilities [m] or [T, m] and a variation."""
+    params = {"table": np.atleast_2d(base).astype(dtype), "varying": varying}
+    return TimeFunction(params, _product)
+
+
+def _product(params: dict[str, Any], t: Array) -> Array:
+    table, varying = params["table"], params["varying"]
+    base = table[jnp.minimum(t, table.shape[0] - 1)]
+    return jnp.clip(base * varying.at(varying.params, t).astype(base.dtype), 0, 1)

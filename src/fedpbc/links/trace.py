@@ -1,0 +1,34 @@
+"""A recorded A^t, replayed exactly."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedpbc.errors import BadOption
+from fedpbc.files import read_trace
+from fedpbc.schema import Context
+from fedpbc.types import Array, Link, LinkProcess
+
+
+def trace(context: Context, *, path: Path) -> LinkProcess:
+    """A recorded A^t from a file: .csv with columns round,client,active, or a dense .npy (rounds, clients)."""
+    active = read_trace("path", path)
+    num_rounds, num_clients = active.shape
+    m = context.problem.num_clients
+    if num_clients != m:
+        raise BadOption("path", str(path), f"has {num_clients} clients, the problem has {m}")
+    if num_rounds < context.num_rounds:
+        raise BadOption("path", str(path), f"has {num_rounds} rounds, the run needs {context.num_rounds}")
+    return LinkProcess({"active": active[: context.num_rounds], "prob": np.ones((), context.dtype)}, _init, _step)
+
+
+def _init(params: dict[str, Array], key: Array) -> tuple[()]:
+    return ()
+
+
+def _step(params: dict[str, Array], key: Array, state: Any, t: Array) -> tuple[Any, Link]:
+    active = params["active"][t]
+    return state, Link(active, active * params["prob"])

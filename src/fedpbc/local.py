@@ -1,0 +1,82 @@
+"""Local training: s SGD steps of one client, and how clients are spread over chunks and devices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from fedpbc.types import Array, Problem
+
+DEVICES = "devices"
+"""Name of the mesh axis over which chunks are shared."""
+
+
+def local_steps(
+    problem: Problem, x: Array, client: Array, key: Array, eta: Array, steps: int, batch_size: int, minibatch: str
+) -> Array:
+    """x <- x - eta grad l_i(x; xi), ``steps`` times, for one client i; x [d] -> [d].
+
+    ``minibatch``: "round" reuses one minibatch for all steps (Algorithms 1 and 2 as printed), "step" draws a
+    fresh one for each. ``key`` belongs to this round alone; client and step are folded into it, so that the
+    samples do not depend on how clients are chunked or sharded.
+    """
+    key = jax.random.fold_in(key, client)
+    fixed = problem.sample(problem.params, client, key, batch_size) if minibatch == "round" else None
+
+    def step(k: Array, x: Array) -> Array:
+        batch = fixed
+        if minibatch == "step":
+            batch = problem.sample(problem.params, client, jax.random.fold_in(key, k), batch_size)
+        return x - eta * problem.gradient(batch, x)
+
+    return jax.lax.fori_loop(0, steps, step, x, unroll=min(steps, problem.unroll))
+
+
+def map_clients(train_one: Callable[[Array, Array], Array], x: Array, chunk_size: int, num_devices: int) -> Array:
+    """``train_one(x[i], i)`` for every client; [m, d] -> [m, d].
+
+    Chunks of ``chunk_size`` clients are vectorised, chunks follow each other. The last chunk is filled up with
+    repetitions of the last client, whose results are dropped.
+    """
+    m, d = x.shape
+    size = min(chunk_size, m)
+    num_chunks = -(-m // size)
+    clients = jnp.minimum(jnp.arange(num_chunks * size, dtype=jnp.int32), m - 1)
+    models = x if num_chunks * size == m else x[clients]
+    chunks = (models.reshape(num_chunks, size, d), clients.reshape(num_chunks, size))
+    trained = map_chunks(lambda chunk: jax.vmap(train_one)(*chunk), chunks, num_devices)
+    return trained.reshape(num_chunks * size, d)[:m]
+
+
+def map_chunks(fn: Callable[[Any], Any], chunks: Any, num_devices: int) -> Any:
+    """``fn`` of every slice along the leading axis, in order; each device maps its share, then all have all.
+
+    Every chunk is the same program on the same shapes wherever it runs, and nothing is summed across
+    devices: results are bit-identical over the number of devices.
+    """
+    if num_devices == 1:
+        return jax.lax.map(fn, chunks)
+    num_chunks = jax.tree.leaves(chunks)[0].shape[0]
+    share = -(-num_chunks // num_devices)
+    mine = jax.lax.axis_index(DEVICES) * share + jnp.arange(share)
+    mine = jnp.minimum(mine, num_chunks - 1)
+    results = jax.lax.map(fn, jax.tree.map(lambda a: a[mine], chunks))
+    gathered = jax.tree.map(lambda a: jax.lax.all_gather(a, DEVICES, tiled=True), results)
+    return jax.tree.map(lambda a: a[:num_chunks], gathered)
+
+
+def sum_blocks(problem: Problem, models: Array, num_devices: int) -> Any:
+    """``problem.block_sums`` over all blocks, added up in the order of the blocks whatever the devices."""
+    parts = map_chunks(
+        lambda block: problem.block_sums(problem.params, models, block),
+        jnp.arange(problem.num_blocks, dtype=jnp.int32),
+        num_devices,
+    )
+    zero = jax.tree.map(lambda a: jnp.zeros_like(a[0]), parts)
+    total, _ = jax.lax.scan(
+        lambda total, part: (jax.tree.map(jnp.add, total, part), None), zero, parts, length=problem.num_blocks
+    )
+    return total

@@ -1,0 +1,253 @@
+"""From a TOML table to a checked call of a factory: the factory's keyword-only arguments ARE the schema.
+
+A factory is ``def bernoulli(context, *, prob: Prob, varying: Varying = None)``. ``bind`` checks a table
+against that signature and gives a ``Component``; ``Component.build(context)`` calls the factory. A mistake
+raises ConfigError, which names the key, the value and what is allowed.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import types
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+
+from fedpbc.errors import BadOption, ConfigError, shorten, suggest
+
+INT_MAX = 2**31 - 1
+"""The largest integer of any key: rounds, clients and samples are counted in 32 bits on the device."""
+
+
+@dataclass(frozen=True)
+class Range:
+    """Bounds of a number; ``above`` is an open lower bound."""
+
+    low: float | None = None
+    high: float | None = None
+    above: float | None = None
+
+    def __contains__(self, value: float) -> bool:
+        return (
+            (self.low is None or value >= self.low)
+            and (self.high is None or value <= self.high)
+            and (self.above is None or value > self.above)
+        )
+
+    def __str__(self) -> str:
+        if self.low is not None and self.high is not None:
+            return f" in [{self.low:g}, {self.high:g}]" if self.high < INT_MAX else f" >= {self.low:g}"
+        if self.above is not None:
+            return f" > {self.above:g}" + ("" if self.high is None else f" and <= {self.high:g}")
+        return f" >= {self.low:g}" if self.low is not None else ""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One of a registry of factories, e.g. a base probability, with shorthands for plain values."""
+
+    noun: str
+    registry: Mapping[str, Callable[..., Any]]
+    shorthand: Callable[[Any], dict[str, Any] | None] = lambda value: None
+    allowed: str = "a table with a name"
+
+
+PositiveInt = Annotated[int, Range(1, INT_MAX)]
+NonNegativeInt = Annotated[int, Range(0, INT_MAX)]
+Positive = Annotated[float, Range(above=0)]
+NonNegative = Annotated[float, Range(low=0)]
+Fraction = Annotated[float, Range(0, 1)]
+
+
+class LocatedStr(str):
+    """A string of the command line: as a path it is relative to ``base``, not to the experiment file."""
+
+    base: Path
+
+    def __new__(cls, text: str, base: Path) -> LocatedStr:
+        located = super().__new__(cls, text)
+        located.base = base
+        return located
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a factory may know beside its own options."""
+
+    seed: int
+    dtype: Any
+    num_rounds: int
+    seeds: tuple[int, ...] = ()
+    """All seeds of the run: seeds whose data differ in length are filled up to one length."""
+    problem: Any = None
+    """The fedpbc.types.Problem, once it is built: links and algorithms see it, the problem does not."""
+
+    def rng(self, purpose: str, seed: int | None = None) -> np.random.Generator:
+        """A NumPy generator of this (or another) seed for one purpose; different purposes are independent."""
+        return np.random.default_rng([self.seed if seed is None else seed, *purpose.encode()])
+
+
+@dataclass(frozen=True)
+class Component:
+    """A factory and its checked options; ``key`` is where it stood in the file."""
+
+    name: str
+    factory: Callable[..., Any]
+    options: dict[str, Any]
+    key: str = ""
+    label: str = field(default="", compare=False)
+
+    def build(self, context: Context) -> Any:
+        """Call the factory. Raises ConfigError with the full key of a refused option."""
+        built = {k: v.build(context) if isinstance(v, Component) else v for k, v in self.options.items()}
+        try:
+            return self.factory(context, **built)
+        except BadOption as error:
+            raise ConfigError(f"{self.key}.{error}") from None
+
+    def table(self) -> dict[str, Any]:
+        """The TOML table with every default filled in."""
+        return {"name": self.name, **_to_toml(self.options)}
+
+    def describe(self) -> str:
+        """A short label made from the settings that differ from the defaults."""
+        defaults = {k: p.default for k, p in options_of(self.factory).items()}
+        shown = {k: v for k, v in self.options.items() if v != defaults[k]}
+        inside = ", ".join(f"{k}={_brief(v)}" for k, v in shown.items())
+        return f"{self.name}({inside})" if inside else self.name
+
+    def paths(self) -> dict[str, Path]:
+        """Every file this component reads: full key -> path."""
+        found: dict[str, Path] = {}
+        for name, value in self.options.items():
+            if isinstance(value, Path):
+                found[f"{self.key}.{name}"] = value
+            elif isinstance(value, Component):
+                found |= value.paths()
+        return found
+
+
+def _brief(value: Any) -> str:
+    if isinstance(value, Component):
+        return value.describe()
+    if isinstance(value, Path):
+        return value.name
+    return shorten(value, 30)
+
+
+def _to_toml(options: Mapping[str, Any]) -> dict[str, Any]:
+    plain: dict[str, Any] = {}
+    for name, value in options.items():
+        if isinstance(value, Component):
+            plain[name] = value.table()
+        elif value is not None:
+            plain[name] = str(value) if isinstance(value, Path) else value
+    return plain
+
+
+def options_of(factory: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    """The keyword-only parameters, with their annotations resolved."""
+    hints = typing.get_type_hints(factory, include_extras=True)
+    return {
+        name: parameter.replace(annotation=hints[name])
+        for name, parameter in inspect.signature(factory).parameters.items()
+        if parameter.kind is inspect.Parameter.KEYWORD_ONLY
+    }
+
+
+def bind(factory: Callable[..., Any], table: Mapping[str, Any], key: str, base: Path) -> dict[str, Any]:
+    """Check ``table`` against ``factory``'s options and return the keyword arguments, defaults included.
+
+    ``key`` is the prefix for messages ("" at the top), ``base`` the folder relative paths start from.
+    """
+    options = options_of(factory)
+    for name in table:
+        if name not in options:
+            known = ", ".join(options) or "none"
+            raise ConfigError(f"unknown key {_join(key, name)}{suggest(name, options)}; allowed: {known}")
+    checked: dict[str, Any] = {}
+    for name, parameter in options.items():
+        if name in table:
+            checked[name] = check(parameter.annotation, table[name], _join(key, name), base)
+        elif parameter.default is inspect.Parameter.empty:
+            raise ConfigError(f"missing key {_join(key, name)}: {allowed(parameter.annotation)}")
+        else:
+            checked[name] = parameter.default
+    return checked
+
+
+def bind_component(kind: Kind, value: Any, key: str, base: Path) -> Component:
+    """Check one component (a table with a ``name``, or a shorthand of its kind)."""
+    table = value if isinstance(value, Mapping) else kind.shorthand(value)
+    if table is None:
+        raise ConfigError(f"{key} = {shorten(value)}: must be {kind.allowed}")
+    if "name" not in table:
+        raise ConfigError(f"missing key {key}.name: one of {', '.join(sorted(kind.registry))}")
+    name = table["name"]
+    if not isinstance(name, str) or name not in kind.registry:
+        known = ", ".join(sorted(kind.registry))
+        hint = suggest(name, kind.registry) if isinstance(name, str) else ""
+        raise ConfigError(f"{key}.name = {shorten(name)}: unknown {kind.noun}{hint}; allowed: {known}")
+    factory = kind.registry[name]
+    rest = {k: v for k, v in table.items() if k != "name"}
+    return Component(name, factory, bind(factory, rest, key, base), key)
+
+
+def check(annotation: Any, value: Any, key: str, base: Path) -> Any:
+    """``value`` as the annotation wants it. Raises ConfigError otherwise."""
+    kind, extra = _unwrap(annotation)
+    if isinstance(extra, Kind):
+        return bind_component(extra, value, key, base)
+    if typing.get_origin(kind) is list:
+        if not isinstance(value, list) or not value:
+            raise ConfigError(f"{key} = {shorten(value)}: must be {allowed(annotation)}")
+        (item,) = typing.get_args(kind)
+        return [check(item, v, f"{key}[{i}]", base) for i, v in enumerate(value)]
+    if kind is Path and isinstance(value, str) and value:
+        return (getattr(value, "base", base) / value).resolve()
+    if typing.get_origin(kind) is Literal:
+        if isinstance(value, str) and value in typing.get_args(kind):
+            return str(value)
+        hint = suggest(value, typing.get_args(kind)) if isinstance(value, str) else ""
+        raise ConfigError(f"{key} = {shorten(value)}: must be {allowed(annotation)}{hint}")
+    if _is_plain(kind, value) and (extra is None or value in extra):
+        return float(value) if kind is float else kind(value)
+    raise ConfigError(f"{key} = {shorten(value)}: must be {allowed(annotation)}")
+
+
+def _is_plain(kind: Any, value: Any) -> bool:
+    if kind is float:
+        return type(value) in (int, float) and abs(value) < 1e300 and math.isfinite(value)
+    return type(value) is kind or (kind is str and isinstance(value, str))
+
+
+def _unwrap(annotation: Any) -> tuple[Any, Any]:
+    """``Annotated[int, Range]`` -> (int, Range); ``X | None`` -> X."""
+    if isinstance(annotation, types.UnionType) or typing.get_origin(annotation) is typing.Union:
+        (annotation,) = [a for a in typing.get_args(annotation) if a is not type(None)]
+    if typing.get_origin(annotation) is Annotated:
+        kind, extra = typing.get_args(annotation)[:2]
+        return kind, extra
+    return annotation, None
+
+
+def allowed(annotation: Any) -> str:
+    """What an annotation allows, in words."""
+    kind, extra = _unwrap(annotation)
+    if isinstance(extra, Kind):
+        return extra.allowed
+    if typing.get_origin(kind) is list:
+        return f"a non-empty list, each {allowed(typing.get_args(kind)[0])}"
+    if typing.get_origin(kind) is Literal:
+        return "one of " + ", ".join(f'"{choice}"' for choice in typing.get_args(kind))
+    words = {int: "an integer", float: "a finite number", str: "a string", bool: "true or false"}
+    return words.get(kind, "the path of a file") + (str(extra) if extra is not None else "")
+
+
+def _join(key: str, name: str) -> str:
+    return f"{key}.{name}" if key else name
