@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -81,7 +82,7 @@ def _keys(seed: Array) -> tuple[Array, Array]:
     return jax.random.fold_in(key, 0), jax.random.fold_in(key, 1)
 
 
-def _start(inputs: Inputs) -> Carry:
+def _initial(inputs: Inputs) -> Carry:
     problem, x0 = inputs.problem, inputs.problem.init
     key, _ = _keys(inputs.seed)
     zero = jnp.zeros((), jnp.int32)
@@ -145,14 +146,20 @@ def _evaluate(plan: Plan, inputs: Inputs, carry: Carry) -> dict[str, Array]:
     }
 
 
+def _start(plan: Plan, inputs: Inputs) -> tuple[Carry, dict[str, Array]]:
+    """The state before round 0 and its row of metrics."""
+    carry = _initial(inputs)
+    return carry, _evaluate(plan, inputs, carry)
+
+
 def _advance(plan: Plan, inputs: Inputs, carry: Carry, first: Array, last: Array) -> tuple[Carry, dict[str, Array]]:
-    """Rounds first..last-1 and the metrics rows that fall due; round -1 stands for "evaluate the start"."""
+    """Rounds first..last-1, and the rows of metrics that fall due."""
     shapes = jax.eval_shape(lambda: _evaluate(plan, inputs, carry))
     rows = jax.tree.map(lambda a: jnp.zeros((CAPACITY, *a.shape), a.dtype), shapes)
 
     def body(t: Array, loop: tuple[Carry, dict[str, Array], Array]) -> tuple[Carry, dict[str, Array], Array]:
         carry, rows, slot = loop
-        carry = jax.lax.cond(t < 0, lambda c: c, lambda c: _round(plan, inputs, c, t), carry)
+        carry = _round(plan, inputs, carry, t)
         due = ((t + 1) % inputs.eval_every == 0) | (t + 1 == inputs.num_rounds)
 
         def write(rows: dict[str, Array]) -> dict[str, Array]:
@@ -178,7 +185,7 @@ class Programs:
         if key in self.compiled:
             return *self.compiled[key], 0.0
         began = time.perf_counter()
-        start, advance = _start, lambda *arguments: _advance(plan, *arguments)
+        start, advance = partial(_start, plan), partial(_advance, plan)
         if plan.num_devices > 1:
             mesh, everywhere = self.mesh(plan.num_devices), PartitionSpec()
             start, advance = (
@@ -189,7 +196,7 @@ class Programs:
         number = jax.ShapeDtypeStruct((), jnp.int32, sharding=self.sharding(plan.num_devices))
         carry = jax.tree.map(
             lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=self.sharding(plan.num_devices)),
-            jax.eval_shape(_start, inputs),
+            jax.eval_shape(_initial, inputs),
         )
         advance = jax.jit(advance, donate_argnums=1).lower(inputs, carry, number, number).compile()
         self.compiled[key] = start, advance
@@ -217,8 +224,9 @@ class Simulation:
         self.inputs = programs.put(inputs, plan.num_devices)
         self._start, self._advance, self.compile_seconds = programs.get(plan, self.inputs)
         self.num_rounds, self.eval_every = int(inputs.num_rounds), int(inputs.eval_every)
-        self.carry = self._start(self.inputs)
-        self.next_round = -1
+        self.carry, row = self._start(self.inputs)
+        self.first_rows = {"round": np.array([0])} | {name: np.asarray(v)[None] for name, v in row.items()}
+        self.next_round = 0
 
     @property
     def done(self) -> bool:

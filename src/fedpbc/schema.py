@@ -99,7 +99,7 @@ class Component:
     name: str
     factory: Callable[..., Any]
     options: dict[str, Any]
-    key: str = ""
+    key: str = field(default="", compare=False)
     label: str = field(default="", compare=False)
 
     def build(self, context: Context) -> Any:
@@ -134,7 +134,8 @@ class Component:
 
 def _brief(value: Any) -> str:
     if isinstance(value, Component):
-        return value.describe()
+        plain = value.name in ("constant", "vector", "file")
+        return _brief(next(iter(value.options.values()))) if plain else value.describe()
     if isinstance(value, Path):
         return value.name
     return shorten(value, 30)

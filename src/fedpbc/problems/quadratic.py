@@ -51,7 +51,7 @@ def quadratic(
         metrics=_metrics,
         client_traits={"center_mean": u.mean(axis=1)},
         work=3.0 * u.shape[1],
-        unroll=32,
+        unroll=6,
     )
 
 

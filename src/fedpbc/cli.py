@@ -1,0 +1,223 @@
+"""The command line: fedpbc run, list, report."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.text import Text
+
+from fedpbc import __version__
+from fedpbc.errors import ConfigError, FedpbcError
+
+if TYPE_CHECKING:
+    from fedpbc.experiment import Experiment
+    from fedpbc.runner import RunResult
+
+
+def main() -> None:
+    """Entry point: bad input ends with status 2, other failures with 1; one message, no traceback."""
+    try:
+        _cli(standalone_mode=False)
+    except click.exceptions.Exit as exit_:
+        sys.exit(exit_.exit_code)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except (KeyboardInterrupt, click.Abort):
+        _fail("interrupted; go on with --resume", 130)
+    except ConfigError as error:
+        _fail(str(error), 2)
+    except FedpbcError as error:
+        _fail(str(error), 1)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in ("jax", "jaxlib", "matplotlib"):
+            raise
+        _fail(f"this needs {error.name}: pip install 'fedpbc[simulation]'", 1)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        _fail(f"{where}{error.strerror or error}; what was finished is kept, go on with --resume", 1)
+    except MemoryError:
+        _fail("out of memory; what was finished is kept", 1)
+
+
+def _fail(message: str, status: int) -> None:
+    click.echo(f"error: {message}", err=True)
+    sys.exit(status)
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]}, no_args_is_help=True)
+@click.version_option(__version__, prog_name="fedpbc")
+def _cli() -> None:
+    """Federated learning over links that fail: simulate FedAvg, FedPBC and what comes between."""
+
+
+@_cli.command()
+@click.argument("experiment", metavar="NAME|FILE")
+@click.option("--set", "overrides", metavar="KEY=VALUE", multiple=True, help="Override a key; VALUE is TOML.")
+@click.option("--seeds", metavar="0,1,2", help="Seeds to run instead of the experiment's.")
+@click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Run directory [default: runs/NAME].")
+@click.option("--resume", is_flag=True, help="Go on in DIR after an interruption.")
+@click.option("--devices", type=click.IntRange(1, 1024), metavar="N", help="Devices per run [default: what pays off].")
+def run(
+    experiment: str, overrides: tuple[str, ...], seeds: str | None, out: Path | None, resume: bool, devices: int | None
+) -> None:
+    """Run an experiment, shipped (by NAME) or your own (a TOML FILE)."""
+    _set_host_devices(devices)
+    loaded = _load(experiment, overrides, seeds)
+    out = out or Path("runs") / loaded.name
+    from fedpbc.report.tables import final_table
+    from fedpbc.results import read_run
+    from fedpbc.runner import run as run_experiment
+
+    with _progress(loaded) as progress:
+        result = run_experiment(loaded, out, resume=resume, devices=devices, progress=progress)
+    _console().print(final_table([read_run(out)]))
+    click.echo(f"{out}: figure.png, metrics.csv, summary.json, manifest.json, models/, experiment.toml")
+    _report_divergence(result)
+
+
+def _set_host_devices(devices: int | None) -> None:
+    """One JAX device per core, so that a round can be shared; before JAX starts."""
+    import jax
+
+    if "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", ""):
+        jax.config.update("jax_num_cpu_devices", devices or len(os.sched_getaffinity(0)))
+
+
+def _load(source: str, overrides: tuple[str, ...], seeds: str | None) -> Experiment:
+    from fedpbc.experiment import load_experiment, parse_override
+
+    changes = dict(parse_override(text) for text in overrides)
+    if seeds is not None:
+        try:
+            changes["seeds"] = [int(part) for part in seeds.split(",")]
+        except ValueError:
+            raise ConfigError(f"--seeds {seeds}: must be integers with commas between, like 0,1,2") from None
+    return load_experiment(source, changes)
+
+
+def _report_divergence(result: RunResult) -> None:
+    if result.diverged:
+        for key, round_ in result.diverged.items():
+            where = f"{key.links}, {key.algorithm}, compute {key.compute}, seed {key.seed}"
+            click.echo(f"diverged: {where}: first model that is not finite after round {round_}", err=True)
+        sys.exit(1)
+
+
+class _Speed(TextColumn):
+    def __init__(self) -> None:
+        super().__init__("")
+
+    def render(self, task: Any) -> Text:
+        return Text(f"{task.speed:,.0f} rounds/s" if task.speed else "- rounds/s", style="cyan")
+
+
+@contextmanager
+def _progress(experiment: Experiment) -> Iterator[Callable[[Any, int, int], None]]:
+    """A bar over all rounds of all cells on a terminal's standard error; nothing elsewhere."""
+    console = Console(stderr=True)
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=24),
+        MofNCompleteColumn(),
+        _Speed(),
+        TimeRemainingColumn(),
+    )
+    cells = {cell.key: number for number, cell in enumerate(experiment.cells(), start=1)}
+    seen: set[Any] = set()
+    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
+        task = progress.add_task("preparing", total=len(cells) * experiment.rounds)
+
+        def update(key: Any, advanced: int, restored: int) -> None:
+            seen.add(key)
+            total = (progress.tasks[0].total or 0) - restored
+            text = f"run {len(seen)}/{len(cells)} {key.algorithm}, {key.links[:24]}, seed {key.seed}"
+            progress.update(task, description=text, advance=advanced, total=total)
+
+        yield update
+
+
+@_cli.command("list")
+def list_() -> None:
+    """Problems, links, algorithms and experiments, with their options and defaults."""
+    from fedpbc.experiment import load_experiment, settings, shipped_experiments
+    from fedpbc.algorithms import ALGORITHMS
+    from fedpbc.links import LINKS
+    from fedpbc.links.probability import PROBABILITIES, VARIATIONS
+    from fedpbc.problems import PROBLEMS
+    from fedpbc.schedules import SCHEDULES
+
+    headings = {
+        "Problems ([problem])": PROBLEMS,
+        "Links ([[links]])": LINKS,
+        "Base probabilities (links: prob)": PROBABILITIES,
+        "Variation in time (links: varying)": VARIATIONS,
+        "Algorithms ([[algorithms]])": ALGORITHMS,
+        "Learning rates (learning_rate)": SCHEDULES,
+    }
+    for heading, kind in headings.items():
+        click.secho(heading, bold=True)
+        for name, factory in sorted(kind.registry.items()):
+            click.echo(f"  {name}({_options(factory)}): {_summary(factory)}")
+    click.secho("Experiments (fedpbc run NAME)", bold=True)
+    for name, path in shipped_experiments().items():
+        experiment = load_experiment(path)
+        what = f"{len(experiment.cells())} runs of {experiment.rounds} rounds"
+        click.echo(f"  {name}: {what}: {path.read_text(encoding='utf-8').splitlines()[0].lstrip('# ')}")
+    click.secho("Keys of an experiment", bold=True)
+    click.echo(f"  {_options(settings)}")
+
+
+def _options(factory: Any) -> str:
+    from fedpbc.schema import Component, options_of
+
+    shown = []
+    for name, option in options_of(factory).items():
+        default = option.default
+        default = default.name if isinstance(default, Component) else default
+        shown.append(name if default is option.empty else f"{name}={'none' if default is None else default}")
+    return ", ".join(shown)
+
+
+def _summary(factory: Any) -> str:
+    return " ".join((factory.__doc__ or "").strip().split("\n\n")[0].split())
+
+
+@_cli.command()
+@click.argument("folders", nargs=-1, required=True, metavar="DIR [DIR ...]", type=click.Path(path_type=Path))
+@click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Where the figure goes [default: DIR; several: comparison].")
+def report(folders: tuple[Path, ...], out: Path | None) -> None:
+    """Redraw the figure of one run, or compare several runs."""
+    from fedpbc.report.figures import draw, save, shown_metrics
+    from fedpbc.report.tables import final_table
+    from fedpbc.results import read_run
+
+    runs = [read_run(folder) for folder in folders]
+    if not shown_metrics(runs):
+        raise ConfigError("these runs have no metric in common")
+    out = out or (folders[0] if len(folders) == 1 else Path("comparison"))
+    out.mkdir(parents=True, exist_ok=True)
+    stem = "figure" if len(folders) == 1 else "comparison"
+    save(draw(runs), out, stem)
+    _console().print(final_table(runs))
+    click.echo(f"{out}: {stem}.png, {stem}.svg")
+
+
+def _console() -> Console:
+    """Standard output; where it is no terminal, wide enough that no table is folded."""
+    return Console() if sys.stdout.isatty() else Console(width=200)
+
+
+if __name__ == "__main__":
+    main()

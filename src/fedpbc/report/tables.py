@@ -1,0 +1,47 @@
+"""Tables of run directories for a terminal: final values, mean and standard deviation over seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rich.table import Table
+
+from fedpbc.report.figures import run_labels, shown_metrics
+from fedpbc.results import Run
+
+
+def final_table(runs: Sequence[Run]) -> Table:
+    """One row per links, algorithm and compute; the server's and the mean model's metrics after the last round."""
+    labels = run_labels(runs)
+    title = " / ".join(dict.fromkeys(run.name for run in runs))
+    table = Table(title=f"{title}: after the last round, mean ± sd over seeds", title_justify="left")
+    metrics = [f"{model}_{metric}" for metric in shown_metrics(runs) for model in ("server", "mean")]
+    metrics += ["consensus_distance", "empty_rounds"]
+    for name in (["run"] if labels[0] else []) + ["links", "algorithm", "compute"]:
+        table.add_column(name, overflow="fold")
+    for name in metrics:
+        table.add_column(name.replace("_", " "), justify="right")
+    previous = None
+    for run, label in zip(runs, labels, strict=True):
+        for group in run.summary["groups"]:
+            here = (label, group["links"])
+            if previous is not None and here != previous:
+                table.add_section()
+            values = [_cell(group["final"][metric]) for metric in metrics]
+            keys = [group["links"] if here != previous else "", group["algorithm"], group["compute"]]
+            table.add_row(*([label] if labels[0] else []), *keys, *values)
+            previous = here
+    table.caption = (
+        "server: the model the server holds. mean: the mean of all client models, which no server can compute.\n"
+        "consensus distance: (1/m) sum ||x_i - mean||^2. empty rounds: rounds in which no client was active."
+    )
+    table.caption_justify = "left"
+    return table
+
+
+def _cell(statistics: dict[str, Any]) -> str:
+    if statistics["mean"] is None:
+        return "not finite"
+    mean = f"{statistics['mean']:.4g}"
+    return mean if statistics["sd"] is None else f"{mean} ± {statistics['sd']:.1g}"
