@@ -49,6 +49,10 @@ def main() -> None:
         _fail(f"{where}{error.strerror or error}; what was finished is kept, go on with --resume", 1)
     except MemoryError:
         _fail("out of memory; what was finished is kept", 1)
+    except RuntimeError as error:
+        if type(error).__name__ != "JaxRuntimeError":
+            raise
+        _fail(f"{str(error).splitlines()[0]}; what was finished is kept", 1)
 
 
 def _fail(message: str, status: int) -> None:
@@ -92,7 +96,8 @@ def _set_host_devices(devices: int | None) -> None:
     import jax
 
     if "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", ""):
-        jax.config.update("jax_num_cpu_devices", devices or len(os.sched_getaffinity(0)))
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        jax.config.update("jax_num_cpu_devices", devices or cores)
 
 
 def _load(source: str, overrides: tuple[str, ...], seeds: str | None) -> Experiment:
@@ -151,8 +156,8 @@ def _progress(experiment: Experiment) -> Iterator[Callable[[Any, int, int], None
 @_cli.command("list")
 def list_() -> None:
     """Problems, links, algorithms and experiments, with their options and defaults."""
-    from fedpbc.experiment import load_experiment, settings, shipped_experiments
     from fedpbc.algorithms import ALGORITHMS
+    from fedpbc.experiment import load_experiment, settings, shipped_experiments
     from fedpbc.links import LINKS
     from fedpbc.links.probability import PROBABILITIES, VARIATIONS
     from fedpbc.problems import PROBLEMS
@@ -196,7 +201,12 @@ def _summary(factory: Any) -> str:
 
 @_cli.command()
 @click.argument("folders", nargs=-1, required=True, metavar="DIR [DIR ...]", type=click.Path(path_type=Path))
-@click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Where the figure goes [default: DIR; several: comparison].")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Where the figure goes [default: DIR; several: comparison].",
+)
 def report(folders: tuple[Path, ...], out: Path | None) -> None:
     """Redraw the figure of one run, or compare several runs."""
     from fedpbc.report.figures import draw, save, shown_metrics

@@ -181,35 +181,38 @@ class Programs:
     def get(self, plan: Plan, inputs: Inputs) -> tuple[Any, Any, float]:
         """(start, advance, seconds spent compiling)."""
         leaves, tree = jax.tree.flatten(inputs)
-        key = (plan, tree, tuple((leaf.shape, leaf.dtype) for leaf in leaves), jax.config.jax_enable_x64)
+        key = (plan, tree, tuple((leaf.shape, leaf.dtype) for leaf in leaves))
         if key in self.compiled:
             return *self.compiled[key], 0.0
         began = time.perf_counter()
-        start, advance = partial(_start, plan), partial(_advance, plan)
+        start: Any = partial(_start, plan)
+        advance: Any = partial(_advance, plan)
         if plan.num_devices > 1:
             mesh, everywhere = self.mesh(plan.num_devices), PartitionSpec()
             start, advance = (
                 jax.shard_map(f, mesh=mesh, in_specs=everywhere, out_specs=everywhere, check_vma=False)
                 for f in (start, advance)
             )
-        start = jax.jit(start).lower(inputs).compile()
+        first = jax.jit(start).lower(inputs).compile()
         number = jax.ShapeDtypeStruct((), jnp.int32, sharding=self.sharding(plan.num_devices))
         carry = jax.tree.map(
             lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=self.sharding(plan.num_devices)),
             jax.eval_shape(_initial, inputs),
         )
-        advance = jax.jit(advance, donate_argnums=1).lower(inputs, carry, number, number).compile()
-        self.compiled[key] = start, advance
-        return start, advance, time.perf_counter() - began
+        following = jax.jit(advance, donate_argnums=1).lower(inputs, carry, number, number).compile()
+        self.compiled[key] = first, following
+        return first, following, time.perf_counter() - began
 
     def mesh(self, num_devices: int) -> Mesh:
+        """The devices a plan shares."""
         return Mesh(np.array(self.devices[:num_devices]), (DEVICES,))
 
     def sharding(self, num_devices: int) -> Any:
+        """A copy on every device of the plan."""
         return NamedSharding(self.mesh(num_devices), PartitionSpec())
 
     def put(self, tree: Any, num_devices: int) -> Any:
-        """A copy of the arrays on every device of the plan."""
+        """Copy arrays to every device of the plan."""
         return jax.device_put(tree, self.sharding(num_devices))
 
 
@@ -230,6 +233,7 @@ class Simulation:
 
     @property
     def done(self) -> bool:
+        """All rounds are over."""
         return self.next_round == self.num_rounds
 
     def advance(self, num_rounds: int) -> dict[str, np.ndarray]:
@@ -239,10 +243,10 @@ class Simulation:
         last = min(first + max(1, min(num_rounds, most)), self.num_rounds)
         bounds = self.programs.put((np.int32(first), np.int32(last)), self.plan.num_devices)
         self.carry, rows = self._advance(self.inputs, self.carry, *bounds)
-        after = np.arange(first + 1, last + 1)
+        after: Array = np.arange(first + 1, last + 1)
         due = after[(after % self.eval_every == 0) | (after == self.num_rounds)]
         self.next_round = last
-        return {"round": due} | {name: np.asarray(values)[: len(due)] for name, values in rows.items()}
+        return {"round": due, **{name: np.asarray(column)[: len(due)] for name, column in rows.items()}}
 
     def models(self) -> dict[str, np.ndarray]:
         """``server`` x^t, ``mean`` (1/m) sum_i x_i^t, and ``server_average``, each [d].
@@ -266,7 +270,7 @@ class Simulation:
     def save(self) -> dict[str, np.ndarray]:
         """The state as plain arrays, bit for bit."""
         leaves = {f"carry{i}": np.asarray(leaf) for i, leaf in enumerate(jax.tree.leaves(self.carry))}
-        return {"next_round": np.int64(self.next_round)} | leaves
+        return {"next_round": np.array(self.next_round), **leaves}
 
     def restore(self, saved: dict[str, np.ndarray]) -> None:
         """Go on from what ``save`` gave."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 
@@ -28,7 +29,9 @@ class BadOption(ConfigError):
 
 
 def shorten(value: Any, limit: int = 60) -> str:
-    """``repr`` in TOML's words, cut to ``limit`` characters."""
+    """``repr`` in TOML's words, cut to ``limit`` characters; a path is shown whole."""
+    if isinstance(value, Path):
+        return f'"{value}"'
     if isinstance(value, bool):
         return str(value).lower()
     try:

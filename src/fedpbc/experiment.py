@@ -94,6 +94,7 @@ class Cell:
 
     @property
     def key(self) -> CellKey:
+        """Its labels."""
         return CellKey(self.links.label, self.algorithm.label, self.compute, self.seed)
 
 
@@ -160,6 +161,7 @@ class Experiment:
 
     @property
     def dtype(self) -> np.dtype:
+        """Of every floating-point array of the run."""
         return np.dtype(self.precision)
 
     def context(self, seed: int, problem: Problem | None = None) -> Context:

@@ -17,13 +17,13 @@ def read_matrix(option: str, path: Path) -> np.ndarray:
     """
     values = np.atleast_1d(_load(option, path, lambda: np.loadtxt(path, delimiter=",", ndmin=2)))
     if values.dtype.kind not in "fiub":
-        raise BadOption(option, str(path), f"must hold numbers, not {values.dtype}")
+        raise BadOption(option, path, f"must hold numbers, not {values.dtype}")
     if values.size == 0:
-        raise BadOption(option, str(path), "the file is empty")
+        raise BadOption(option, path, "the file is empty")
     values = values.astype(np.float64)
     if not np.all(np.isfinite(values)):
         row = int(np.argwhere(~np.isfinite(values))[0][0])
-        raise BadOption(option, str(path), f"row {row} holds a value that is not finite")
+        raise BadOption(option, path, f"row {row} holds a value that is not finite")
     return values
 
 
@@ -31,15 +31,15 @@ def read_vector(option: str, path: Path) -> np.ndarray:
     """A vector [n] from .npy, or from .csv without header as one row or one column."""
     values = read_matrix(option, path)
     if values.ndim > 2 or (values.ndim == 2 and min(values.shape) != 1):
-        raise BadOption(option, str(path), f"must be one row or one column, has shape {values.shape}")
+        raise BadOption(option, path, f"must be one row or one column, has shape {values.shape}")
     return values.ravel()
 
 
 def _load(option: str, path: Path, load_csv: Callable[[], np.ndarray]) -> np.ndarray:
     if not path.is_file():
-        raise BadOption(option, str(path), "no such file")
+        raise BadOption(option, path, "no such file")
     if path.suffix not in (".csv", ".npy"):
-        raise BadOption(option, str(path), "must end in .csv or .npy")
+        raise BadOption(option, path, "must end in .csv or .npy")
     try:
         if path.suffix == ".npy":
             return np.load(path, allow_pickle=False)
@@ -48,7 +48,7 @@ def _load(option: str, path: Path, load_csv: Callable[[], np.ndarray]) -> np.nda
         return load_csv()
     except (ValueError, OSError, EOFError) as error:
         first_line = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise BadOption(option, str(path), f"cannot be read: {first_line}") from None
+        raise BadOption(option, path, f"cannot be read: {first_line}") from None
 
 
 def read_trace(option: str, path: Path) -> np.ndarray:
@@ -63,9 +63,9 @@ def read_trace(option: str, path: Path) -> np.ndarray:
     else:
         table = _load(option, path, lambda: _read_trace_csv(option, path))
     if table.ndim != 2 or table.size == 0:
-        raise BadOption(option, str(path), f"must have shape (rounds, clients), has {table.shape}")
+        raise BadOption(option, path, f"must have shape (rounds, clients), has {table.shape}")
     if table.dtype != bool and not np.all((table == 0) | (table == 1)):
-        raise BadOption(option, str(path), "must hold only 0 and 1")
+        raise BadOption(option, path, "must hold only 0 and 1")
     return table.astype(bool)
 
 
@@ -76,7 +76,7 @@ def _read_trace_csv(option: str, path: Path) -> np.ndarray:
     with open(path, encoding="utf-8-sig") as file:
         header = [cell.strip().lower() for cell in file.readline().split(",")]
         if sorted(header) != ["active", "client", "round"]:
-            raise BadOption(option, str(path), "the first line must be: round,client,active")
+            raise BadOption(option, path, "the first line must be: round,client,active")
         columns = {name: header.index(name) for name in header}
         rounds, clients, active = [], [], []
         for number, line in enumerate(file, start=2):
@@ -91,10 +91,10 @@ def _read_trace_csv(option: str, path: Path) -> np.ndarray:
                     raise ValueError
             except (ValueError, KeyError, IndexError):
                 raise BadOption(
-                    option, str(path), f"line {number} must be two integers and 0 or 1, is {line.strip()!r}"
+                    option, path, f"line {number} must be two integers and 0 or 1, is {line.strip()!r}"
                 ) from None
     if not rounds:
-        raise BadOption(option, str(path), "holds no rows")
+        raise BadOption(option, path, "holds no rows")
     return _dense(option, path, np.array(rounds), np.array(clients), np.array(active))
 
 
@@ -102,13 +102,13 @@ def _dense(option: str, path: Path, rounds: np.ndarray, clients: np.ndarray, act
     t, i = rounds - rounds.min(), clients - clients.min()
     num_rounds, num_clients = int(t.max()) + 1, int(i.max()) + 1
     if num_rounds * num_clients > len(t):
-        raise BadOption(option, str(path), _first_gap(rounds, clients))
+        raise BadOption(option, path, _first_gap(rounds, clients))
     cell = t * num_clients + i
     values, counts = np.unique(cell, return_counts=True)
     if counts.max() > 1:
         row = int(values[counts.argmax()])
         pair = f"round {row // num_clients + rounds.min()}, client {row % num_clients + clients.min()}"
-        raise BadOption(option, str(path), f"{pair} stands there twice")
+        raise BadOption(option, path, f"{pair} stands there twice")
     table = np.zeros(num_rounds * num_clients, bool)
     table[cell] = active
     return table.reshape(num_rounds, num_clients)

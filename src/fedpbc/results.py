@@ -57,6 +57,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def write_text(path: Path, text: str) -> None:
+    """Write a text file, whole or not at all."""
     with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
@@ -64,7 +65,7 @@ def write_text(path: Path, text: str) -> None:
 def write_arrays(path: Path, arrays: dict[str, np.ndarray]) -> None:
     """An .npz that NumPy reads without pickle; the same arrays give the same bytes."""
     with replacing(path) as temporary, open(temporary, "wb") as file:
-        np.savez(file, allow_pickle=False, **arrays)  # type: ignore[arg-type]
+        np.savez(file, allow_pickle=False, **arrays)
 
 
 def read_arrays(path: Path) -> dict[str, np.ndarray]:
@@ -74,6 +75,10 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
             return {name: archive[name] for name in archive.files}
     except (ValueError, EOFError, zipfile.BadZipFile) as error:
         raise FedpbcError(f"{path}: is damaged: {error}") from None
+
+
+_BEFORE_EXPERIMENT = {".lock", "cells", "inputs", ".experiment.toml.tmp"}
+"""What a run that was killed at its very start may have left: nothing to compare with."""
 
 
 class RunDirectory:
@@ -93,17 +98,24 @@ class RunDirectory:
         run = cls(path, experiment)
         if path.exists() and not path.is_dir():
             raise ConfigError(f"{path}: is a file, the output needs a folder")
-        if path.is_dir() and any(entry.name != ".lock" for entry in path.iterdir()):
-            if not resume:
-                raise ConfigError(f"{path}: is not empty; go on with --resume, or choose another --out")
+        found = {entry.name for entry in path.iterdir()} if path.is_dir() else set()
+        if found and not resume:
+            raise ConfigError(f"{path}: is not empty; go on with --resume, or choose another --out")
+        if found - _BEFORE_EXPERIMENT:
             run._check_same()
         try:
-            run.cells.mkdir(parents=True, exist_ok=True)
+            path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ConfigError(f"{path}: cannot be created: {error.strerror}") from None
         run._take_lock()
-        if not (path / "experiment.toml").exists():
-            run._write_experiment()
+        try:
+            if not (path / "experiment.toml").exists():
+                run._write_experiment()
+            if not run.complete:
+                run.cells.mkdir(exist_ok=True)
+        except BaseException:
+            run.close()
+            raise
         return run
 
     def _check_same(self) -> None:
@@ -123,7 +135,7 @@ class RunDirectory:
         """The resolved experiment, with a copy of every file it reads beside it."""
         table = self.experiment.table()
         for key, path in self.experiment.paths().items():
-            name = f"{re.sub(r'[^A-Za-z0-9]+', '-', key)}-{path.name}"
+            name = re.sub(r"[^A-Za-z0-9]+", "-", key) + path.suffix
             (self.path / "inputs").mkdir(exist_ok=True)
             with replacing(self.path / "inputs" / name) as temporary:
                 shutil.copyfile(path, temporary)
@@ -140,13 +152,16 @@ class RunDirectory:
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
+            self._lock.close()
             raise ConfigError(f"{self.path}: another run is writing there") from None
 
     def close(self) -> None:
+        """Let another run write to DIR."""
         if self._lock is not None:
             self._lock.close()
 
     def checkpoint_path(self, cell: Cell) -> Path:
+        """Where the state of a running cell is kept."""
         return self.cells / f"{cell_name(self.experiment, cell)}.checkpoint.npz"
 
     def load(self, cell: Cell) -> CellResult | None:
@@ -187,6 +202,7 @@ class RunDirectory:
 
     @property
     def complete(self) -> bool:
+        """Every cell is finished and written."""
         return (self.path / "manifest.json").is_file() and not any(self.cells.glob("*.npz"))
 
     def read_back(self) -> dict[CellKey, CellResult]:
@@ -233,7 +249,9 @@ def _difference(before: Any, now: Any, key: str = "") -> list[str]:
             lines += _difference(before.get(name), now.get(name), f"{key}.{name}" if key else name)
         return lines
     if isinstance(before, list) and isinstance(now, list) and len(before) == len(now):
-        return [line for i, pair in enumerate(zip(before, now, strict=True)) for line in _difference(*pair, f"{key}[{i}]")]
+        return [
+            line for i, pair in enumerate(zip(before, now, strict=True)) for line in _difference(*pair, f"{key}[{i}]")
+        ]
     return [] if before == now else [f"{key} was {_shown(before)}, is {_shown(now)}"]
 
 
@@ -245,7 +263,8 @@ def cell_name(experiment: Experiment, cell: Cell) -> str:
     """A readable file name, unique within the experiment."""
     links = experiment.links.index(cell.links)
     algorithm = experiment.algorithms.index(cell.algorithm)
-    return f"links{links}-{_slug(cell.links.label)}_{algorithm}-{_slug(cell.algorithm.label)}_{cell.compute}_seed{cell.seed}"
+    method = f"{algorithm}-{_slug(cell.algorithm.label)}"
+    return f"{links}-{_slug(cell.links.label)}_{method}_{cell.compute}_seed{cell.seed}"
 
 
 def _slug(label: str) -> str:
@@ -339,6 +358,7 @@ class Run:
 
     @property
     def name(self) -> str:
+        """The experiment's name."""
         return str(self.experiment["name"])
 
     def curves(self, links: str, algorithm: str, compute: str, metric: str) -> tuple[np.ndarray, np.ndarray]:

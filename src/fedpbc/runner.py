@@ -17,7 +17,7 @@ import numpy as np
 
 from fedpbc import __version__
 from fedpbc.engine import Inputs, Plan, Programs, Simulation
-from fedpbc.errors import ConfigError
+from fedpbc.errors import ConfigError, require_memory
 from fedpbc.experiment import Cell, CellKey, Experiment, load_experiment
 from fedpbc.results import (
     CellResult,
@@ -56,9 +56,9 @@ class RunResult:
         return summarise(self.experiment.name, finals)
 
     def final(self, metric: str, **where: Any) -> float:
-        """Mean over seeds of a metric's last value, in the one group that ``where`` (links=, algorithm=, compute=) names.
+        """Mean over seeds of a metric's last value in one group: ``final("server_distance", algorithm="fedpbc")``.
 
-        Raises KeyError when no group or more than one fits.
+        ``where``: links, algorithm, compute. Raises KeyError when no group or more than one fits.
         """
         groups = [g for g in self.summary["groups"] if all(g[key] == value for key, value in where.items())]
         if len(groups) != 1:
@@ -118,9 +118,15 @@ class _Grid:
 
     def check(self) -> None:
         """Build everything once, so that a mistake shows before a run directory exists."""
-        seed = self.experiment.seeds[0]
-        context = self.experiment.context(seed, self.problem(seed))
-        for component in (*self.experiment.links, *self.experiment.algorithms, self.experiment.learning_rate):
+        e, seed = self.experiment, self.experiment.seeds[0]
+        problem = self.problem(seed)
+        context = e.context(seed, problem)
+        batch = jax.eval_shape(lambda p, k: problem.sample(p, 0, k, e.batch_size), problem.params, jax.random.key(0))
+        num_bytes = sum(a.size * a.dtype.itemsize for a in jax.tree.leaves(batch)) * min(
+            e.chunk_size, problem.num_clients
+        )
+        require_memory("batch_size", e.batch_size, 3 * num_bytes, f"minibatches of {e.chunk_size} clients")
+        for component in (*e.links, *e.algorithms, e.learning_rate):
             component.build(context)
 
     def run(self, directory: RunDirectory | None) -> RunResult:

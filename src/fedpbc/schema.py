@@ -47,7 +47,7 @@ class Range:
         return f" >= {self.low:g}" if self.low is not None else ""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Kind:
     """One of a registry of factories, e.g. a base probability, with shorthands for plain values."""
 
@@ -70,6 +70,7 @@ class LocatedStr(str):
     base: Path
 
     def __new__(cls, text: str, base: Path) -> LocatedStr:
+        """``text``, remembering ``base``."""
         located = super().__new__(cls, text)
         located.base = base
         return located
@@ -100,6 +101,8 @@ class Component:
     factory: Callable[..., Any]
     options: dict[str, Any]
     key: str = field(default="", compare=False)
+    plain: bool = field(default=False, compare=False)
+    """Written as a plain value, ``prob = 0.5``: then there is no key below ``key``."""
     label: str = field(default="", compare=False)
 
     def build(self, context: Context) -> Any:
@@ -108,7 +111,8 @@ class Component:
         try:
             return self.factory(context, **built)
         except BadOption as error:
-            raise ConfigError(f"{self.key}.{error}") from None
+            key = self.key if self.plain else f"{self.key}.{error.option}"
+            raise ConfigError(f"{key} = {shorten(error.value)}: {error.problem}") from None
 
     def table(self) -> dict[str, Any]:
         """The TOML table with every default filled in."""
@@ -161,10 +165,13 @@ def options_of(factory: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     }
 
 
-def bind(factory: Callable[..., Any], table: Mapping[str, Any], key: str, base: Path) -> dict[str, Any]:
+def bind(
+    factory: Callable[..., Any], table: Mapping[str, Any], key: str, base: Path, plain: bool = False
+) -> dict[str, Any]:
     """Check ``table`` against ``factory``'s options and return the keyword arguments, defaults included.
 
-    ``key`` is the prefix for messages ("" at the top), ``base`` the folder relative paths start from.
+    ``key`` is the prefix for messages ("" at the top), or with ``plain`` the whole key; ``base`` is the folder
+    relative paths start from.
     """
     options = options_of(factory)
     for name in table:
@@ -174,7 +181,8 @@ def bind(factory: Callable[..., Any], table: Mapping[str, Any], key: str, base: 
     checked: dict[str, Any] = {}
     for name, parameter in options.items():
         if name in table:
-            checked[name] = check(parameter.annotation, table[name], _join(key, name), base)
+            here = key if plain else _join(key, name)
+            checked[name] = check(parameter.annotation, table[name], here, base)
         elif parameter.default is inspect.Parameter.empty:
             raise ConfigError(f"missing key {_join(key, name)}: {allowed(parameter.annotation)}")
         else:
@@ -196,7 +204,8 @@ def bind_component(kind: Kind, value: Any, key: str, base: Path) -> Component:
         raise ConfigError(f"{key}.name = {shorten(name)}: unknown {kind.noun}{hint}; allowed: {known}")
     factory = kind.registry[name]
     rest = {k: v for k, v in table.items() if k != "name"}
-    return Component(name, factory, bind(factory, rest, key, base), key)
+    plain = not isinstance(value, Mapping)
+    return Component(name, factory, bind(factory, rest, key, base, plain), key, plain)
 
 
 def check(annotation: Any, value: Any, key: str, base: Path) -> Any:

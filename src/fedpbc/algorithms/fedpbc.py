@@ -9,7 +9,7 @@ from fedpbc.types import Algorithm, Models, Round
 
 
 def fedpbc(context: Context) -> Algorithm:
-    """Mean over the active clients, sent to them alone after the round (Xiang et al., arXiv 2404.10091; Algorithm 2)."""
+    """Mean over the active clients, sent to them alone after the round (arXiv 2404.10091; Algorithm 2)."""
     return Algorithm((), init, _round, models)
 
 

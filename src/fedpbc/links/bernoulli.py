@@ -9,15 +9,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedpbc.links.probability import Prob, Varying, compose, no_variation
-from fedpbc.schema import Component, Context
+from fedpbc.schema import Context
 from fedpbc.types import Array, Link, LinkProcess, TimeFunction
 
 
-def bernoulli(
-    context: Context, *, prob: Prob, varying: Varying = Component("none", no_variation, {})
-) -> LinkProcess:
+def bernoulli(context: Context, *, prob: Prob, varying: Varying | None = None) -> LinkProcess:
     """Active with probability p_i^t, independently over rounds and clients."""
-    return LinkProcess(compose(prob, varying, context.dtype), _init, _step)
+    return LinkProcess(compose(prob, varying or no_variation(context), context.dtype), _init, _step)
 
 
 def _init(params: TimeFunction, key: Array) -> tuple[()]:

@@ -33,7 +33,7 @@ def file(context: Context, *, path: Path) -> np.ndarray:
     values = read_vector("path", path)
     if not np.all((values >= 0) & (values <= 1)):
         bad = int(np.flatnonzero(~((values >= 0) & (values <= 1)))[0])
-        raise BadOption("path", str(path), f"value {bad} is {values[bad]:g}, must be in [0, 1]")
+        raise BadOption("path", path, f"value {bad} is {values[bad]:g}, must be in [0, 1]")
     return _one_per_client(context, "path", values)
 
 
@@ -74,9 +74,7 @@ def _zeta(a: float) -> float:
     return head + n ** (1 - a) / (a - 1) + 0.5 * n**-a + a * n ** (-a - 1) / 12
 
 
-def by_trait(
-    context: Context, *, low: Fraction = 0.1, high: Fraction = 0.9, trait: str = "mean_label"
-) -> np.ndarray:
+def by_trait(context: Context, *, low: Fraction = 0.1, high: Fraction = 0.9, trait: str = "mean_label") -> np.ndarray:
     """Links that depend on the data: the half of the clients with the smaller trait has ``low``, the rest ``high``.
 
     ``trait`` is a fact the problem knows of its clients, e.g. ``mean_label`` or ``num_samples``. Not in the
@@ -95,7 +93,7 @@ def by_trait(
 def _one_per_client(context: Context, option: str, values: np.ndarray) -> np.ndarray:
     m = context.problem.num_clients
     if len(values) != m:
-        raise BadOption(option, f"{len(values)} values", f"must be one per client, {m}")
+        raise BadOption(option, values.tolist(), f"has {len(values)} values, must have one per client, {m}")
     return values
 
 

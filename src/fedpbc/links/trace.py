@@ -19,9 +19,9 @@ def trace(context: Context, *, path: Path) -> LinkProcess:
     num_rounds, num_clients = active.shape
     m = context.problem.num_clients
     if num_clients != m:
-        raise BadOption("path", str(path), f"has {num_clients} clients, the problem has {m}")
+        raise BadOption("path", path, f"has {num_clients} clients, the problem has {m}")
     if num_rounds < context.num_rounds:
-        raise BadOption("path", str(path), f"has {num_rounds} rounds, the run needs {context.num_rounds}")
+        raise BadOption("path", path, f"has {num_rounds} rounds, the run needs {context.num_rounds}")
     return LinkProcess({"active": active[: context.num_rounds], "prob": np.ones((), context.dtype)}, _init, _step)
 
 

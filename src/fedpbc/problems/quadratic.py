@@ -29,7 +29,7 @@ def quadratic(
     if centers is not None:
         u = read_matrix("centers", centers)
         if u.ndim != 2:
-            raise BadOption("centers", str(centers), f"must be a matrix, one row per client, has shape {u.shape}")
+            raise BadOption("centers", centers, f"must be a matrix, one row per client, has shape {u.shape}")
     else:
         itemsize = np.dtype(context.dtype).itemsize
         what = f"{num_clients:,} models of dimension {dim:,}"

@@ -16,7 +16,7 @@ from fedpbc.results import Run, read_run, replacing
 
 COLORS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#555555", "#000000")
 """Okabe and Ito's palette: told apart also by colour-blind readers."""
-STYLES = {"server": "-", "mean": (0, (4, 1.5))}
+STYLES: dict[str, Any] = {"server": "-", "mean": (0, (4, 1.5))}
 MODEL_NAMES = {"server": "server model", "mean": "mean of all client models (no server can compute it)"}
 LOGARITHMIC = ("grad_norm", "distance")
 TITLES = {
@@ -93,8 +93,8 @@ def _series(runs: Sequence[Run]) -> list[tuple[Run, str, str, str]]:
     """(run, algorithm, its name in the legend, its colour)."""
     named = []
     for run, label in zip(runs, run_labels(runs), strict=True):
-        for algorithm in dict.fromkeys(group["algorithm"] for group in run.summary["groups"]):
-            named.append((run, algorithm, f"{label}: {algorithm}" if label else algorithm))
+        algorithms = dict.fromkeys(group["algorithm"] for group in run.summary["groups"])
+        named += [(run, algorithm, f"{label}: {algorithm}" if label else algorithm) for algorithm in algorithms]
     return [(*entry, COLORS[i % len(COLORS)]) for i, entry in enumerate(named)]
 
 
@@ -121,7 +121,7 @@ def _panel(ax: Axes, series: list[tuple[Run, str, str, str]], links: str, comput
 
 
 def _band(ax: Axes, rounds: np.ndarray, values: np.ndarray, color: str, style: Any) -> None:
-    """Median over the seeds, and the range from the smallest to the largest; rounds that are not finite are left out."""
+    """Median over the seeds, and the range over the seeds; rounds that are not finite are left out."""
     finite = np.all(np.isfinite(values), axis=0)
     rounds, values = rounds[finite], values[:, finite]
     if len(rounds) == 0:
@@ -133,8 +133,8 @@ def _band(ax: Axes, rounds: np.ndarray, values: np.ndarray, color: str, style: A
 
 def _legend(series: list[tuple[Run, str, str, str]], runs: Sequence[Run]) -> list[Line2D]:
     handles = [Line2D([], [], color=color, label=name) for _, _, name, color in series]
-    for model in dict.fromkeys(model for run in runs for model in _models(run)):
-        handles.append(Line2D([], [], color="0.3", linestyle=STYLES[model], label=MODEL_NAMES[model]))
+    models = dict.fromkeys(model for run in runs for model in _models(run))
+    handles += [Line2D([], [], color="0.3", linestyle=STYLES[model], label=MODEL_NAMES[model]) for model in models]
     if any(len(run.experiment["seeds"]) > 1 for run in runs):
         handles.append(Line2D([], [], color="0.6", linewidth=6, alpha=0.4, label="range over seeds (line: median)"))
     return handles

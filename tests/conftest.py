@@ -1,0 +1,39 @@
+"""What every test may use: a small experiment table, and eight host devices for the sharding tests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import jax
+import pytest
+
+jax.config.update("jax_num_cpu_devices", 8)
+
+
+@pytest.fixture
+def table() -> dict[str, Any]:
+    """A small experiment that runs in a moment."""
+    return {
+        "name": "small",
+        "rounds": 12,
+        "local_steps": 3,
+        "learning_rate": 0.1,
+        "seeds": [0, 1],
+        "precision": "float64",
+        "problem": {"name": "quadratic", "num_clients": 6, "dim": 4},
+        "links": [{"label": "half", "name": "bernoulli", "prob": 0.5}],
+        "algorithms": [{"name": "fedavg"}, {"name": "fedpbc"}],
+    }
+
+
+@pytest.fixture
+def write_toml(tmp_path: Path) -> Any:
+    import tomli_w
+
+    def write(table: dict[str, Any], name: str = "experiment.toml") -> Path:
+        path = tmp_path / name
+        path.write_text(tomli_w.dumps(table))
+        return path
+
+    return write

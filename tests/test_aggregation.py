@@ -1,0 +1,69 @@
+"""Properties of the masked means, on NumPy and JAX arrays."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from fedpbc.aggregation import consensus_distance, masked_mean, masked_sum, select
+
+SIZES = st.tuples(st.integers(1, 7), st.integers(1, 5))
+VALUES = st.floats(-1e3, 1e3)
+
+
+@st.composite
+def clients_and_mask(draw):
+    m, d = draw(SIZES)
+    return draw(arrays(np.float64, (m, d), elements=VALUES)), draw(arrays(bool, m))
+
+
+@given(clients_and_mask())
+def test_masked_mean_is_the_mean_of_the_selected_rows(case):
+    x, mask = case
+    fallback = np.full(x.shape[1], -7.0)
+    expected = x[mask].mean(axis=0) if mask.any() else fallback
+    np.testing.assert_allclose(masked_mean(x, mask, fallback), expected, atol=1e-9)
+    np.testing.assert_allclose(masked_sum(x, mask), x[mask].sum(axis=0), atol=1e-9)
+
+
+@given(clients_and_mask(), st.randoms())
+def test_masked_mean_does_not_depend_on_the_order_of_clients(case, random):
+    x, mask = case
+    order = list(range(len(x)))
+    random.shuffle(order)
+    fallback = np.zeros(x.shape[1])
+    np.testing.assert_allclose(
+        masked_mean(x[order], mask[order], fallback), masked_mean(x, mask, fallback), atol=1e-9
+    )
+
+
+@pytest.mark.parametrize("xp", [np, jnp])
+@pytest.mark.parametrize("poison", [np.nan, np.inf])
+def test_an_absent_client_cannot_poison_the_server(xp, poison):
+    x = np.ones((3, 2), np.float32)
+    x[1] = poison
+    mask = xp.asarray(np.array([True, False, True]))
+    np.testing.assert_array_equal(masked_mean(xp.asarray(x), mask, xp.zeros(2, np.float32)), [1, 1])
+
+
+def test_numpy_and_jax_agree():
+    rng = np.random.default_rng(0)
+    x, mask = rng.standard_normal((5, 3)).astype(np.float32), np.array([1, 0, 1, 1, 0], bool)
+    ours = masked_mean(x, mask, x[0])
+    theirs = masked_mean(jnp.asarray(x), jnp.asarray(mask), jnp.asarray(x[0]))
+    np.testing.assert_allclose(ours, theirs, rtol=1e-6)
+    assert ours.dtype == theirs.dtype == np.float32
+
+
+def test_select_broadcasts_one_row_to_everybody():
+    mask = np.array([True, False])
+    np.testing.assert_array_equal(select(mask, np.array([9.0, 9.0]), np.zeros((2, 2))), [[9, 9], [0, 0]])
+
+
+def test_consensus_distance_is_the_mean_squared_distance_to_the_mean():
+    x = np.array([[0.0, 0.0], [2.0, 0.0]])
+    assert consensus_distance(x, x.mean(axis=0)) == pytest.approx(1.0)

@@ -1,0 +1,240 @@
+"""Every mistake gets one clear message that names the key, the value and what is allowed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tomli_w
+
+from fedpbc.errors import ConfigError
+from fedpbc.experiment import Experiment, load_experiment, parse_override, set_key
+from fedpbc.runner import run
+
+HUGE = 10**12
+
+BAD_VALUES: list[tuple[str, Any, str]] = [
+    ("rounds", 0, "rounds = 0: must be an integer >= 1"),
+    ("rounds", -3, "rounds = -3: must be an integer >= 1"),
+    ("rounds", 1.5, "rounds = 1.5: must be an integer"),
+    ("rounds", True, "rounds = true: must be an integer"),
+    ("rounds", "ten", 'rounds = "ten": must be an integer'),
+    ("rounds", HUGE, "rounds = 1000000000000: must be an integer"),
+    ("rounds", 10**9, r"rounds = 1000000000: .* rows of metrics .* would need about"),
+    ("local_steps", 0, "local_steps = 0: must be an integer >= 1"),
+    ("learning_rate", 0, "learning_rate = 0: must be a finite number > 0"),
+    ("learning_rate", -0.1, "learning_rate = -0.1: must be a finite number > 0"),
+    ("learning_rate", float("inf"), "learning_rate = inf: must be a finite number > 0"),
+    ("learning_rate", float("nan"), "learning_rate = nan: must be a finite number > 0"),
+    ("learning_rate", True, "learning_rate = true: must be a number > 0 or a table with a name"),
+    ("learning_rate", {"name": "inverse_sqr", "initial": 1}, 'unknown learning rate schedule .did you mean "inverse_sqrt"'),
+    ("learning_rate", {"name": "inverse_sqrt"}, "missing key learning_rate.initial"),
+    ("learning_rate", {"name": "inverse_sqrt", "initial": 0}, "learning_rate.initial = 0: must be a finite number > 0"),
+    ("seeds", [], r"seeds = \[\]: must be a non-empty list"),
+    ("seeds", 3, "seeds = 3: must be a non-empty list"),
+    ("seeds", [0, 0], r"seeds = \[0, 0\]: 0 stands there twice"),
+    ("seeds", [0, 1.0], r"seeds\[1\] = 1.0: must be an integer"),
+    ("seeds", [-1], r"seeds\[0\] = -1: must be an integer >= 0"),
+    ("seeds", [True], r"seeds\[0\] = true: must be an integer"),
+    ("compute", ["everyone"], r'compute\[0\] = "everyone": must be one of "all", "active"'),
+    ("compute", ["all", "all"], "stands there twice"),
+    ("minibatch", "epoch", 'minibatch = "epoch": must be one of "round", "step"'),
+    ("precision", "float16", 'precision = "float16": must be one of "float32", "float64".*did you mean'),
+    ("batch_size", 0, "batch_size = 0: must be an integer >= 1"),
+    ("chunk_size", 0, "chunk_size = 0: must be an integer >= 1"),
+    ("eval_every", 0, "eval_every = 0: must be an integer >= 1"),
+    ("cooldown_rounds", 13, "cooldown_rounds = 13: must be at most rounds, 12"),
+    ("cooldown_rounds", -1, "cooldown_rounds = -1: must be an integer >= 0"),
+    ("name", "", "name = \"\": must be usable as the name of a folder"),
+    ("name", "../escape", "must be usable as the name of a folder"),
+    ("name", 7, "name = 7: must be a string"),
+    ("rouns", 3, 'unknown key rouns .did you mean "rounds".*; allowed: name, rounds'),
+    ("problem", 3, "problem = 3: must be a table with a name"),
+    ("problem", {"num_clients": 3}, "missing key problem.name: one of quadratic, synthetic"),
+    ("problem.name", "quadratc", 'problem.name = "quadratc": unknown problem .did you mean "quadratic"'),
+    ("problem.num_clients", 0, "problem.num_clients = 0: must be an integer >= 1"),
+    ("problem.num_client", 3, 'unknown key problem.num_client .did you mean "num_clients".*; allowed'),
+    ("problem.num_clients", 2 * 10**9, "problem.num_clients = 2000000000: .* would need about .* GB; this machine has"),
+    ("problem.dim", 2 * 10**9, "problem.dim = 2000000000: .* would need about"),
+    ("problem.centers", "missing.csv", "problem.centers = .*missing.csv.*: no such file"),
+    ("problem.centers", 5, "problem.centers = 5: must be the path of a file"),
+    ("links", [], r"links = \[\]: must be one or more tables \[\[links\]\]"),
+    ("links", {"name": "bernoulli"}, r"must be one or more tables \[\[links\]\]"),
+    ("links.0.name", "bernouli", r'links\[0\].name = "bernouli": unknown link process .did you mean "bernoulli"'),
+    ("links.0.prob", 1.1, r"links\[0\].prob = 1.1: must be a finite number in \[0, 1\]"),
+    ("links.0.prob", float("nan"), r"links\[0\].prob = nan: must be a finite number in \[0, 1\]"),
+    ("links.0.prob", [0.5] * 5, r"links\[0\].prob = .*: has 5 values, must have one per client, 6"),
+    ("links.0.prob", [0.5] * 5 + [-0.1], r"links\[0\].prob\[5\] = -0.1: must be a finite number in \[0, 1\]"),
+    ("links.0.prob", "p.csv", r"links\[0\].prob = .*p.csv.*: no such file"),
+    ("links.0.prob", {"name": "two_groups", "p0": 0.1}, r"missing key links\[0\].prob.p1"),
+    ("links.0.prob", {"name": "zipf", "exponent": 1}, r"links\[0\].prob.exponent = 1: must be a finite number > 1"),
+    ("links.0.prob", {"name": "by_trait"}, r'links\[0\].prob.trait = "mean_label": unknown trait; allowed: center_mean'),
+    ("links.0.prob", True, r"links\[0\].prob = true: must be a number in \[0, 1\], a list"),
+    ("links.0.varying", {"name": "sine", "amplitude": 2}, r"links\[0\].varying.amplitude = 2: must be .* in \[0, 1\]"),
+    ("links.0.varying", {"name": "sine", "period": 0}, r"links\[0\].varying.period = 0: must be a finite number > 0"),
+    ("links.0.label", 3, r"links\[0\].label = 3: must be a non-empty string"),
+    ("links.0.path", "x", r"unknown key links\[0\].path"),
+    ("algorithms", "fedpbc", r'algorithms = "fedpbc": must be one or more tables'),
+    ("algorithms.1.name", "fedpcb", r'algorithms\[1\].name = "fedpcb": unknown algorithm .did you mean "fedpbc"'),
+    ("algorithms.0.speed", 9, r"unknown key algorithms\[0\].speed; allowed: none"),
+    ("algorithms.1.name", "fedavg", r'algorithms\[1\].label = "fedavg": is also the label of algorithms\[0\]'),
+    ("figure", 3, "figure = 3: must be a table"),
+    ("figure", {"models": ["best"]}, r'figure.models\[0\] = "best": must be one of'),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("key", "value", "message"), BAD_VALUES)
+def test_a_bad_value_is_named(table, tmp_path, key, value, message):
+    set_key(table, key, value)
+    with pytest.raises(ConfigError, match=message) as caught:
+        run(Experiment.from_table(table, tmp_path), tmp_path / "out")
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    "key", ["name", "rounds", "local_steps", "learning_rate", "seeds", "problem", "links", "algorithms"]
+)
+def test_required_keys(table, key):
+    del table[key]
+    with pytest.raises(ConfigError, match=f"missing key {key}"):
+        Experiment.from_table(table)
+
+
+def test_only_those_keys_are_required(table):
+    del table["precision"]
+    Experiment.from_table(table)
+
+
+def test_duplicate_labels_are_refused_and_made_labels_are_unique(table):
+    two = [{"label": "x", "name": "bernoulli", "prob": p} for p in (0.1, 0.2)]
+    with pytest.raises(ConfigError, match=r'links\[1\].label = "x": is also the label of links\[0\]'):
+        Experiment.from_table(table | {"links": two})
+    long = [{"name": "bernoulli", "prob": [0.5] * 5 + [p]} for p in (0.1, 0.2)]
+    labels = [link.label for link in Experiment.from_table(table | {"links": long}).links]
+    assert len(set(labels)) == 2
+    with pytest.raises(ConfigError, match="is also the label of"):
+        Experiment.from_table(table | {"links": [long[0], long[0]]})
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "is empty"),
+        (b"  \n", "is empty"),
+        (b"rounds = = 3", "is not TOML: "),
+        (b"\xff\xfe\x00binary", "is not a text file"),
+        (b"rounds = " + b"9" * 5000, "is not TOML"),
+        (b"x = " + b"[" * 5000, "is not TOML"),
+    ],
+)
+def test_files_that_are_no_experiment(tmp_path, content, message):
+    path = tmp_path / "bad.toml"
+    path.write_bytes(content)
+    with pytest.raises(ConfigError, match=message):
+        load_experiment(path)
+
+
+def test_what_is_no_file(tmp_path):
+    with pytest.raises(ConfigError, match='no such file or shipped experiment .did you mean "counterexample"'):
+        load_experiment("counterexmple")
+    with pytest.raises(ConfigError, match="is a folder"):
+        load_experiment(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("rounds", "must be key=value"),
+        ("=3", "must be key=value"),
+        ("name=x", "strings need quotes"),
+        ("rounds=3\nname='x'", "must be one value"),
+        ("rounds=", "not TOML"),
+    ],
+)
+def test_bad_overrides(text, message):
+    with pytest.raises(ConfigError, match=message):
+        parse_override(text)
+
+
+@pytest.mark.parametrize(
+    ("key", "message"),
+    [
+        ("links.3.prob", r"links.3.prob: 3 must be a position from 0 to 0"),
+        ("links.first.prob", "must be a position"),
+        ("rounds.x", "rounds = 12 is not a table or list"),
+        ("", "is not a key"),
+    ],
+)
+def test_overrides_of_what_is_not_there(table, key, message):
+    with pytest.raises(ConfigError, match=message):
+        set_key(table, key, 1)
+
+
+def test_overrides_reach_everything(table):
+    set_key(table, "links[0].prob", 0.25)
+    set_key(table, "problem.dim", 9)
+    set_key(table, "figure.from_round", 3)
+    experiment = Experiment.from_table(table)
+    assert experiment.links[0].options["prob"].options == {"value": 0.25}
+    assert experiment.problem.options["dim"] == 9
+    assert experiment.figure["from_round"] == 3
+
+
+def command(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "fedpbc.cli", *arguments], capture_output=True, text=True, cwd=cwd, timeout=120, check=False
+    )
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["run", "nowhere.toml"],
+        ["run", "counterexample", "--set", "rounds=0"],
+        ["run", "counterexample", "--seeds", "a,b"],
+        ["run", "counterexample", "--devices", "0"],
+        ["run", "counterexample", "--bogus"],
+        ["report", "nowhere"],
+        ["fly"],
+    ],
+)
+def test_the_command_line_says_it_in_a_few_lines_and_exits_with_2(tmp_path, arguments):
+    done = command(*arguments, cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert 1 <= len(done.stderr.splitlines()) <= 4
+    assert "Traceback" not in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_existing_directory_is_not_touched_without_resume(table, tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "precious.txt").write_text("mine")
+    experiment = Experiment.from_table(table)
+    with pytest.raises(ConfigError, match="is not empty; go on with --resume"):
+        run(experiment, tmp_path / "out")
+    with pytest.raises(ConfigError, match="holds no experiment.toml"):
+        run(experiment, tmp_path / "out", resume=True)
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(ConfigError, match="is a file"):
+        run(experiment, tmp_path / "file")
+    assert [p.name for p in (tmp_path / "out").iterdir()] == ["precious.txt"]
+
+
+def test_paths_start_from_the_file_and_on_the_command_line_from_the_current_folder(table, tmp_path, monkeypatch):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    np.save(tmp_path / "a" / "c.npy", np.zeros((2, 3)))
+    np.save(tmp_path / "b" / "c.npy", np.zeros((4, 5)))
+    table["problem"] = {"name": "quadratic", "centers": "c.npy"}
+    (tmp_path / "a" / "e.toml").write_text(tomli_w.dumps(table))
+    monkeypatch.chdir(tmp_path / "b")
+    experiment = load_experiment(tmp_path / "a" / "e.toml")
+    assert experiment.problem.build(experiment.context(0)).num_clients == 2
+    experiment = load_experiment(tmp_path / "a" / "e.toml", dict([parse_override('problem.centers="c.npy"')]))
+    assert experiment.problem.build(experiment.context(0)).num_clients == 4

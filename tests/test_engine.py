@@ -1,0 +1,189 @@
+"""The loop: blocks, chunks, devices, determinism, divergence, compiled programs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from fedpbc.engine import CAPACITY, Programs
+from fedpbc.experiment import Experiment
+from fedpbc.runner import _Grid, run
+
+
+def synthetic_table(**changes: Any) -> dict[str, Any]:
+    return {
+        "name": "s",
+        "rounds": 8,
+        "local_steps": 2,
+        "learning_rate": 0.05,
+        "seeds": [0],
+        "batch_size": 8,
+        "eval_every": 2,
+        "chunk_size": 3,
+        "problem": {"name": "synthetic", "num_clients": 10},
+        "links": [{"name": "bernoulli", "prob": 0.5}],
+        "algorithms": [{"name": "fedpbc"}],
+        **changes,
+    }
+
+
+def only_cell(result: Any) -> Any:
+    (cell,) = result.cells.values()
+    return cell
+
+
+def assert_same(a: Any, b: Any) -> None:
+    for part in ("rows", "models"):
+        mine, theirs = getattr(a, part), getattr(b, part)
+        assert mine.keys() == theirs.keys()
+        for name in mine:
+            np.testing.assert_array_equal(mine[name], theirs[name], err_msg=name)
+
+
+@pytest.mark.parametrize("algorithm", ["fedavg", "fedpbc"])
+@pytest.mark.parametrize("minibatch", ["round", "step"])
+def test_results_are_bit_identical_over_the_number_of_devices(algorithm, minibatch):
+    experiment = Experiment.from_table(synthetic_table(algorithms=[{"name": algorithm}], minibatch=minibatch))
+    one = only_cell(run(experiment, devices=1))
+    for devices in (2, 3, 4, 8):
+        other = only_cell(run(experiment, devices=devices))
+        assert other.info["num_devices"] == devices
+        assert_same(one, other)
+
+
+def test_quadratic_is_bit_identical_over_devices_too(table):
+    experiment = Experiment.from_table(table | {"chunk_size": 2, "seeds": [0], "algorithms": [{"name": "fedpbc"}]})
+    assert_same(only_cell(run(experiment, devices=1)), only_cell(run(experiment, devices=3)))
+
+
+def test_chunk_sizes_share_samples_and_links_and_differ_by_rounding_only():
+    results = [
+        only_cell(run(Experiment.from_table(synthetic_table(chunk_size=size, precision="float64"))))
+        for size in (1, 4, 10, 1000)
+    ]
+    for other in results[1:]:
+        np.testing.assert_array_equal(other.rows["num_active"], results[0].rows["num_active"])
+        np.testing.assert_allclose(other.models["server"], results[0].models["server"], rtol=1e-10, atol=1e-14)
+
+
+def test_a_run_does_not_depend_on_how_it_is_cut_into_blocks(table):
+    experiment = Experiment.from_table(table | {"eval_every": 5})
+    grid = _Grid(experiment, None, None)
+    with jax.enable_x64(True):
+        whole, pieces = grid.simulation(experiment.cells()[0]), grid.simulation(experiment.cells()[0])
+        rows = [whole.first_rows, whole.advance(100)]
+        parts = [pieces.first_rows]
+        while not pieces.done:
+            saved = pieces.save()
+            pieces = grid.simulation(experiment.cells()[0])
+            pieces.restore(saved)
+            parts.append(pieces.advance(1))
+        for name in rows[0]:
+            together = [np.concatenate([part[name] for part in run_]) for run_ in (rows, parts)]
+            np.testing.assert_array_equal(*together)
+        for name, value in whole.models().items():
+            np.testing.assert_array_equal(value, pieces.models()[name])
+
+
+def test_rows_are_the_start_every_kth_round_and_the_last(table):
+    result = run(Experiment.from_table(table | {"rounds": 11, "eval_every": 4, "seeds": [0]}))
+    for cell in result.cells.values():
+        assert cell.rows["round"].tolist() == [0, 4, 8, 11]
+    result = run(Experiment.from_table(table | {"rounds": 3, "eval_every": 100, "seeds": [0]}))
+    assert next(iter(result.cells.values())).rows["round"].tolist() == [0, 3]
+
+
+def test_more_rounds_than_one_block_can_hold(table):
+    rounds = CAPACITY + 100
+    result = run(Experiment.from_table(table | {"rounds": rounds, "seeds": [0], "algorithms": [{"name": "fedpbc"}]}))
+    rows = only_cell(result).rows
+    assert rows["round"].tolist() == list(range(rounds + 1))
+    assert np.all(np.isfinite(rows["mean_grad_norm"]))
+
+
+def test_row_zero_is_the_start(table):
+    cell = only_cell(run(Experiment.from_table(table | {"seeds": [3], "algorithms": [{"name": "fedavg"}]})))
+    first = {name: values[0] for name, values in cell.rows.items()}
+    assert first["num_active"] == first["empty_rounds"] == first["consensus_distance"] == 0
+    assert first["server_distance"] == first["mean_distance"] > 0
+
+
+def test_the_same_seed_gives_the_same_run_and_another_seed_another(table):
+    first, second = (run(Experiment.from_table(table)) for _ in range(2))
+    for key, cell in first.cells.items():
+        assert_same(cell, second.cells[key])
+    keys = [key for key in first.cells if key.algorithm == "fedpbc"]
+    assert not np.array_equal(*(first.cells[key].models["server"] for key in keys))
+
+
+def test_algorithms_of_a_seed_see_the_same_links(table):
+    result = run(Experiment.from_table(table | {"compute": ["all", "active"]}))
+    by_seed: dict[int, set] = {}
+    for key, cell in result.cells.items():
+        by_seed.setdefault(key.seed, set()).add(tuple(cell.rows["num_active"].tolist()))
+    assert all(len(draws) == 1 for draws in by_seed.values())
+    assert len(set.union(*by_seed.values())) == 2
+
+
+def test_programs_are_shared_by_seeds_links_and_settings(table):
+    links = [{"name": "bernoulli", "prob": p} for p in (0.1, 0.5, 0.9)]
+    experiment = Experiment.from_table(table | {"links": links, "seeds": [0, 1, 2]})
+    result = run(experiment)
+    assert result.manifest["programs_compiled"] == 2  # one per algorithm
+    compile_times = [cell.info["compile_s"] for cell in result.cells.values()]
+    assert sum(seconds > 0 for seconds in compile_times) == 2
+
+
+def test_learning_rate_rounds_and_eval_every_are_arguments_of_the_program(table):
+    programs = Programs(jax.devices())
+    for changes in ({}, {"learning_rate": 0.01}, {"rounds": 7}, {"eval_every": 3}, {"cooldown_rounds": 2}):
+        experiment = Experiment.from_table(table | changes)
+        grid = _Grid(experiment, None, None)
+        grid.programs = programs
+        with jax.enable_x64(True):
+            grid.simulation(experiment.cells()[0])
+    assert len(programs.compiled) == 1
+
+
+def test_divergence_is_dated_and_the_other_cells_are_kept(table):
+    changes = {"learning_rate": 1e200, "algorithms": [{"name": "fedpbc"}]}
+    links = [{"label": "always", "name": "bernoulli", "prob": 1.0}]
+    result = run(Experiment.from_table(table | changes | {"links": links}))
+    dates = set(result.diverged.values())
+    assert len(result.diverged) == 2
+    assert all(1 <= date <= 2 for date in dates)
+    for key, date in result.diverged.items():
+        server = result.cells[key].rows["server_distance"]
+        assert np.isfinite(server[0])
+        assert not np.isfinite(server[date])
+    assert run(Experiment.from_table(table)).diverged == {}
+
+
+def test_cooldown_keeps_the_mean_and_joins_the_clients(table):
+    changes = {"rounds": 60, "cooldown_rounds": 40, "algorithms": [{"name": "fedpbc"}], "seeds": [0]}
+    rows = only_cell(run(Experiment.from_table(table | changes))).rows
+    mean, distance = rows["mean_distance"], rows["consensus_distance"]
+    np.testing.assert_allclose(mean[20:], mean[20], rtol=1e-12)
+    assert np.all(np.diff(distance[20:]) <= 1e-12)
+    assert distance[60] < 1e-6 * distance[20]
+    assert rows["server_distance"][60] == pytest.approx(mean[60], rel=1e-3)
+
+
+def test_server_average_is_the_mean_over_the_second_half(table):
+    base = table | {"rounds": 6, "seeds": [0], "algorithms": [{"name": "fedavg"}]}
+    servers = [only_cell(run(Experiment.from_table(base | {"rounds": t}))).models["server"] for t in (4, 5, 6)]
+    average = only_cell(run(Experiment.from_table(base))).models["server_average"]
+    np.testing.assert_allclose(average, np.mean(servers, axis=0), rtol=1e-12)
+    average = only_cell(run(Experiment.from_table(base | {"rounds": 5}))).models["server_average"]
+    servers = [only_cell(run(Experiment.from_table(base | {"rounds": t}))).models["server"] for t in (3, 4, 5)]
+    np.testing.assert_allclose(average, np.mean(servers, axis=0), rtol=1e-12)
+
+
+def test_a_run_leaves_the_callers_precision_alone(table):
+    assert not jax.config.jax_enable_x64
+    run(Experiment.from_table(table | {"rounds": 2}))
+    assert not jax.config.jax_enable_x64
+    assert run(Experiment.from_table(table | {"rounds": 2, "precision": "float32"})).cells

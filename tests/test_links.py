@@ -1,0 +1,188 @@
+"""Links: what they draw, tested against formulae; and files replayed exactly."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import fedpbc.engine  # noqa: F401  (makes components pytrees)
+from fedpbc.errors import BadOption
+from fedpbc.files import read_trace
+from fedpbc.links.bernoulli import bernoulli, draw
+from fedpbc.links.probability import by_trait, compose, no_variation, sine, two_groups, vector, zipf
+from fedpbc.links.trace import trace
+from fedpbc.problems.quadratic import quadratic
+from fedpbc.schema import Context
+
+
+def context(num_clients: int, rounds: int = 100, seed: int = 0) -> Context:
+    plain = Context(seed, np.dtype(np.float32), rounds, (seed,))
+    return dataclasses.replace(plain, problem=quadratic(plain, num_clients=num_clients, dim=1))
+
+
+def run_links(process, rounds: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    key = jax.random.key(seed)
+    process = jax.tree.map(jnp.asarray, process)
+
+    def step(state, t):
+        state, link = process.step(process.params, jax.random.fold_in(key, t), state, t)
+        return state, link
+
+    _, links = jax.lax.scan(step, process.init(process.params, key), jnp.arange(rounds))
+    return np.asarray(links.active), np.asarray(links.prob)
+
+
+def test_bernoulli_has_its_marginals_and_no_memory_and_no_correlation():
+    p, rounds = np.array([0.02, 0.3, 0.5, 0.9]), 20_000
+    active, prob = run_links(bernoulli(context(4), prob=vector(context(4), values=p)), rounds)
+    np.testing.assert_allclose(prob, np.tile(p, (rounds, 1)), rtol=1e-6)
+    error = np.sqrt(p * (1 - p) / rounds)
+    assert np.all(np.abs(active.mean(axis=0) - p) < 4.5 * error)
+    centred = active - p
+    lag = np.mean(centred[1:] * centred[:-1], axis=0) / (p * (1 - p))
+    assert np.all(np.abs(lag) < 4.5 / np.sqrt(rounds))
+    across = np.corrcoef(active.T)[np.triu_indices(4, 1)]
+    assert np.all(np.abs(across) < 4.5 / np.sqrt(rounds))
+
+
+def test_probability_zero_is_never_and_one_always():
+    active, _ = run_links(bernoulli(context(2), prob=np.array([0.0, 1.0])), 5000)
+    assert not active[:, 0].any()
+    assert active[:, 1].all()
+
+
+@pytest.mark.parametrize("p", [1e-6, 1e-4, 1 - 1e-6])
+def test_extreme_probabilities_are_exact_to_32_bits(p):
+    n = 4_000_000
+    hits = int(jnp.sum(draw(jax.random.key(1), jnp.full(n, p, jnp.float32)), dtype=jnp.int32))
+    assert abs(hits - n * np.float64(np.float32(p))) < 4.5 * np.sqrt(n * p * (1 - p)) + 1
+
+
+def test_links_are_the_same_in_both_precisions():
+    p = np.linspace(0.05, 0.95, 50)
+    single = draw(jax.random.key(3), jnp.asarray(p, jnp.float32))
+    with jax.enable_x64(True):
+        double = draw(jax.random.key(3), jnp.asarray(p, jnp.float64))
+    np.testing.assert_array_equal(single, double)
+
+
+def test_sine_has_the_stated_range_period_and_phase():
+    varying = sine(context(3), amplitude=0.3, period=20)
+    prob = compose(np.array([0.5, 1.0, 0.2]), varying, np.float32)
+    t = np.arange(60)
+    values = np.array([prob.at(prob.params, jnp.int32(k)) for k in t])
+    expected = np.array([0.5, 1.0, 0.2]) * (0.3 * np.sin(2 * np.pi * t / 20) + 0.7)[:, None]
+    np.testing.assert_allclose(values, expected, atol=1e-6)
+    np.testing.assert_allclose(values[:20], values[20:40], atol=1e-6)
+
+
+def test_sine_never_leaves_the_unit_interval():
+    prob = compose(np.array([1.0]), sine(context(1), amplitude=1.0, period=4), np.float32)
+    values = np.array([prob.at(prob.params, jnp.int32(k)) for k in range(8)])
+    assert values.min() == 0
+    assert values.max() <= 1
+
+
+def test_two_groups_splits_in_half():
+    np.testing.assert_array_equal(two_groups(context(5), p0=0.1, p1=0.9), [0.1, 0.1, 0.9, 0.9, 0.9])
+
+
+def test_zipf_follows_the_paper():
+    prob = zipf(context(150, rounds=400))
+    assert prob.shape == (400, 150)
+    weights = np.arange(1, 151) ** -3.0
+    expected = weights / weights.sum()
+    error = np.sqrt(expected[:2] * (1 - expected[:2]) / 20_000)
+    assert np.all(np.abs(prob[:, :2].mean(axis=0) - [expected[0], 0.104]) < [5 * error[0], 0.002])
+    assert np.abs(prob[:, 0].std() / error[0] - 1) < 0.2
+    assert np.all(prob[:, 2:] == 0.1)
+    assert expected[0] == pytest.approx(0.832, abs=5e-4)
+
+
+def test_zipf_of_a_longer_run_starts_the_same():
+    short, long = zipf(context(10, rounds=5)), zipf(context(10, rounds=9))
+    np.testing.assert_array_equal(short, long[:5])
+    assert not np.array_equal(short, zipf(context(10, rounds=5, seed=1)))
+
+
+def test_zipf_without_clipping_sums_to_one():
+    prob = zipf(context(20, rounds=3), minimum=0.0, exponent=1.5)
+    np.testing.assert_allclose(prob.sum(axis=1), 1)
+
+
+def test_by_trait_gives_the_lower_half_the_low_probability():
+    ctx = context(6)
+    traits = np.array([5.0, 1, 3, 2, 9, 0])
+    ctx = dataclasses.replace(ctx, problem=dataclasses.replace(ctx.problem, client_traits={"mean_label": traits}))
+    np.testing.assert_array_equal(by_trait(ctx, low=0.1, high=0.9), [0.9, 0.1, 0.9, 0.1, 0.9, 0.1])
+    with pytest.raises(BadOption, match="unknown trait; allowed: mean_label"):
+        by_trait(ctx, trait="height")
+
+
+@pytest.fixture
+def recorded() -> np.ndarray:
+    return np.random.default_rng(0).random((7, 3)) < 0.5
+
+
+def test_trace_npy_is_replayed_exactly_and_cut_to_the_run(tmp_path, recorded):
+    np.save(tmp_path / "trace.npy", recorded)
+    process = trace(context(3, rounds=5), path=tmp_path / "trace.npy")
+    active, prob = run_links(process, 5)
+    np.testing.assert_array_equal(active, recorded[:5])
+    np.testing.assert_array_equal(prob, recorded[:5])
+
+
+@pytest.mark.parametrize("first", [(0, 0), (4, 1)])
+def test_trace_csv_may_be_shuffled_and_start_anywhere(tmp_path, recorded, first):
+    rows = [f"{first[0] + t},{first[1] + i},{int(recorded[t, i])}" for t in range(7) for i in range(3)]
+    np.random.default_rng(1).shuffle(rows)
+    path = tmp_path / "trace.csv"
+    path.write_text("round,client,active\n" + "\n".join(rows) + "\n\n")
+    np.testing.assert_array_equal(read_trace("path", path), recorded)
+
+
+def test_trace_csv_takes_columns_in_any_order_and_booleans(tmp_path):
+    path = tmp_path / "trace.csv"
+    path.write_text("client,active,round\n0,true,0\n1,False,0\n")
+    np.testing.assert_array_equal(read_trace("path", path), [[True, False]])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("round,client,active\n0,0,1\n0,1,1\n1,0,1\n", "round 1 has no row for client 1"),
+        ("round,client,active\n0,0,1\n0,1,1\n2,0,1\n2,1,0\n", "round 1 is missing"),
+        ("round,client,active\n0,0,1\n0,2,1\n", "client 1 is missing"),
+        ("round,client,active\n0,0,1\n0,0,1\n", "round 0, client 0 stands there twice"),
+        ("round,client,active\n0,0,1\n0,1,0\n0,1,0\n1,0,1\n1,1,1\n", "round 0, client 1 stands there twice"),
+        ("round,client,active\n0,0,2\n", "line 2 must be two integers and 0 or 1"),
+        ("round,client,active\n0,0\n", "line 2 must be"),
+        ("round,client,active\n0,x,1\n", "line 2 must be"),
+        ("0,0,1\n", "the first line must be: round,client,active"),
+        ("round,client,active\n", "holds no rows"),
+    ],
+)
+def test_bad_traces_are_refused_with_their_place(tmp_path, text, message):
+    path = tmp_path / "trace.csv"
+    path.write_text(text)
+    with pytest.raises(BadOption, match=message):
+        read_trace("path", path)
+
+
+def test_a_trace_must_fit_the_run(tmp_path, recorded):
+    np.save(tmp_path / "trace.npy", recorded)
+    with pytest.raises(BadOption, match="has 7 rounds, the run needs 8"):
+        trace(context(3, rounds=8), path=tmp_path / "trace.npy")
+    with pytest.raises(BadOption, match="has 3 clients, the problem has 4"):
+        trace(context(4, rounds=5), path=tmp_path / "trace.npy")
+    np.save(tmp_path / "bad.npy", recorded + 1.0)
+    with pytest.raises(BadOption, match="only 0 and 1"):
+        read_trace("path", tmp_path / "bad.npy")
+
+
+def test_no_variation_is_one():
+    assert no_variation(context(1)).at((), 3) == 1

@@ -1,0 +1,181 @@
+"""Problems: data as specified, gradients and metrics against plain NumPy and automatic differentiation."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedpbc.errors import BadOption, ConfigError
+from fedpbc.local import sum_blocks
+from fedpbc.problems.partition import draw_rows, multiply_high, offsets_of, weights_of
+from fedpbc.problems.quadratic import quadratic
+from fedpbc.problems.synthetic import synthetic
+from fedpbc.schema import Context
+
+CONTEXT = Context(0, np.dtype(np.float64), 10, (0,))
+
+
+def test_quadratic_centres_are_the_papers():
+    problem = quadratic(CONTEXT, num_clients=100, dim=2000)
+    u = problem.params["centers"]
+    np.testing.assert_allclose(u.mean(axis=1), np.arange(1, 101), atol=4.5 * 0.1 / np.sqrt(2000))
+    assert (u - np.arange(1, 101)[:, None]).std() == pytest.approx(0.1, rel=0.01)
+    np.testing.assert_array_equal(problem.init, np.zeros(2000))
+
+
+@pytest.mark.parametrize("suffix", ["csv", "npy"])
+def test_quadratic_reads_centres_and_takes_its_shape_from_them(tmp_path, suffix):
+    u = np.random.default_rng(0).standard_normal((3, 5))
+    path = tmp_path / f"centers.{suffix}"
+    np.save(path, u) if suffix == "npy" else np.savetxt(path, u, delimiter=",", fmt="%.17g")
+    problem = quadratic(CONTEXT, num_clients=100, dim=100, centers=path)
+    assert problem.num_clients == 3
+    assert problem.init.shape == (5,)
+    np.testing.assert_array_equal(problem.params["centers"], u)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [("", "empty"), ("1,2\n3\n", "cannot be read"), ("1,x\n", "cannot be read"), ("1,nan\n", "row 0 .* not finite")],
+)
+def test_bad_centres_are_refused(tmp_path, text, message):
+    path = tmp_path / "centers.csv"
+    path.write_text(text)
+    with pytest.raises(BadOption, match=message):
+        quadratic(CONTEXT, centers=path)
+
+
+def test_pickled_arrays_are_refused(tmp_path):
+    path = tmp_path / "centers.npy"
+    np.save(path, np.array([{"a": 1}], dtype=object), allow_pickle=True)
+    with pytest.raises(BadOption, match="cannot be read"):
+        quadratic(CONTEXT, centers=path)
+
+
+def test_quadratic_metrics_are_those_of_the_mean_of_the_client_losses():
+    problem = quadratic(CONTEXT, num_clients=7, dim=3)
+    u, x = problem.params["centers"], np.array([[1.0, -2.0, 5.0], [0.0, 0.0, 0.0]])
+    with jax.enable_x64(True):
+        values = problem.metrics(problem.params, jnp.asarray(x), ())
+    losses = 0.5 * ((x[:, None] - u) ** 2).sum(axis=2).mean(axis=1)
+    gradient = np.linalg.norm((x[:, None] - u).mean(axis=1), axis=1)
+    np.testing.assert_allclose(values["train_loss"], losses, rtol=1e-12)
+    np.testing.assert_allclose(values["grad_norm"], gradient, rtol=1e-12)
+    np.testing.assert_allclose(values["distance"], np.linalg.norm(x - u.mean(axis=0), axis=1), rtol=1e-12)
+
+
+def test_synthetic_follows_the_generator():
+    problem = synthetic(CONTEXT, num_clients=150)
+    sizes, train, test = problem.params["sizes"], problem.params["train"], problem.params["test"]
+    n_train, n_test = int(sizes.sum()), int((test["pooled"] > 0).sum())
+    assert sizes.min() >= 45
+    assert (n_train + n_test) * 0.9 == pytest.approx(n_train, abs=150)
+    assert sizes.max() / n_train > 0.05, "sizes are ragged"
+    assert np.all(train["features"][:n_train, -1] == 1)
+    assert set(np.unique(train["labels"][:n_train])) <= set(range(10))
+    first = train["features"][: sizes[0], :60]
+    spread = first.std(axis=0)
+    np.testing.assert_allclose(spread, np.arange(1, 61) ** -0.6, rtol=5 / np.sqrt(2 * sizes[0]))
+
+
+def test_synthetic_labels_depend_on_the_client():
+    problem = synthetic(CONTEXT, num_clients=30)
+    assert problem.client_traits["mean_label"].std() > 1
+    assert problem.client_traits["num_samples"].sum() == problem.params["sizes"].sum()
+
+
+def test_seeds_of_a_run_have_one_shape_and_a_seed_does_not_depend_on_the_others():
+    shapes = set()
+    for seed in (0, 1, 2):
+        problem = synthetic(Context(seed, np.dtype(np.float32), 10, (0, 1, 2)), num_clients=20)
+        shapes.add((problem.params["train"]["features"].shape, problem.num_blocks))
+    assert len(shapes) == 1
+    alone = synthetic(Context(1, np.dtype(np.float32), 10, (1,)), num_clients=20)
+    together = synthetic(Context(1, np.dtype(np.float32), 10, (0, 1, 2)), num_clients=20)
+    x = jnp.asarray(np.random.default_rng(0).standard_normal((2, 610)), jnp.float32)
+    for problem in (alone, together):
+        assert problem.params["train"]["by_client"].sum() == pytest.approx(1, rel=1e-5)
+    sums = [sum_blocks(problem, x, 1) for problem in (alone, together)]
+    jax.tree.map(np.testing.assert_array_equal, *sums)
+
+
+def test_gradient_is_that_of_the_cross_entropy():
+    problem = synthetic(CONTEXT, num_clients=5)
+    with jax.enable_x64(True):
+        features, labels = problem.sample(problem.params, jnp.int32(2), jax.random.key(0), 32)
+        x = jnp.asarray(np.random.default_rng(0).standard_normal(610))
+
+        def loss(x):
+            logits = features @ x.reshape(10, 61).T
+            return -jnp.mean(jax.nn.log_softmax(logits)[jnp.arange(32), labels])
+
+        np.testing.assert_allclose(problem.gradient((features, labels), x), jax.grad(loss)(x), atol=1e-12)
+
+
+def test_evaluation_is_uniform_over_clients():
+    problem = synthetic(Context(3, np.dtype(np.float64), 10, (3,)), num_clients=12)
+    params, sizes = problem.params, problem.params["sizes"]
+    models = np.random.default_rng(1).standard_normal((2, 610)) / 10
+    with jax.enable_x64(True):
+        values = problem.metrics(params, jnp.asarray(models), sum_blocks(problem, jnp.asarray(models), 1))
+    test_sizes = _test_sizes(params["test"]["by_client"], len(sizes))
+    for k, model in enumerate(models):
+        weights = model.reshape(10, 61)
+        losses, gradients, right = [], [], []
+        for part, counts in (("train", sizes), ("test", test_sizes)):
+            first = 0
+            for n in counts:
+                x = params[part]["features"][first : first + n]
+                y = params[part]["labels"][first : first + n]
+                logits = x @ weights.T
+                z = np.exp(logits - logits.max(axis=1, keepdims=True))
+                q = z / z.sum(axis=1, keepdims=True)
+                if part == "train":
+                    losses.append(-np.log(q[np.arange(n), y]).mean())
+                    gradients.append((q - np.eye(10)[y]).T @ x / n)
+                else:
+                    right.append(q.argmax(axis=1) == y)
+                first += n
+        assert values["train_loss"][k] == pytest.approx(np.mean(losses), rel=1e-12)
+        assert values["grad_norm"][k] == pytest.approx(np.linalg.norm(np.mean(gradients, axis=0)), rel=1e-10)
+        assert values["test_accuracy"][k] == pytest.approx(np.concatenate(right).mean(), rel=1e-12)
+        assert values["test_accuracy_by_client"][k] == pytest.approx(np.mean([r.mean() for r in right]), rel=1e-12)
+
+
+def _test_sizes(by_client: np.ndarray, m: int) -> list[int]:
+    """Recover the sizes from the weights 1/(m n_i), which are equal within a client."""
+    sizes, first = [], 0
+    while len(sizes) < m:
+        n = round(1 / (m * by_client[first]))
+        sizes.append(n)
+        first += n
+    return sizes
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1))
+def test_multiply_high_is_exact(a, b):
+    result = int(multiply_high(jnp.uint32(a), jnp.uint32(b)))
+    assert result == int(Fraction(a * b, 2**32))
+
+
+def test_rows_are_uniform_and_inside_the_client():
+    rows = np.asarray(draw_rows(jax.random.key(0), jnp.int32(1000), jnp.int32(7), 70_000))
+    assert rows.min() == 1000
+    assert rows.max() == 1006
+    counts = np.bincount(rows - 1000)
+    assert np.all(np.abs(counts - 10_000) < 4.5 * np.sqrt(10_000))
+
+
+def test_a_client_without_samples_is_an_error():
+    with pytest.raises(ConfigError, match="client 1 has no training sample"):
+        offsets_of(np.array([3, 0, 2]))
+
+
+def test_weights_are_uniform_over_clients():
+    np.testing.assert_allclose(weights_of(np.array([1, 4]), np.float64), [0.5, 0.125, 0.125, 0.125, 0.125])

@@ -1,0 +1,301 @@
+"""The run directory: what it holds, and that a kill at any moment loses nothing."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tomli_w
+
+import fedpbc
+from fedpbc import results, runner
+from fedpbc.errors import ConfigError
+from fedpbc.experiment import Experiment, load_experiment
+from fedpbc.results import read_metrics, read_run, replacing
+from fedpbc.runner import run
+
+
+@pytest.fixture
+def finished(table, tmp_path) -> Path:
+    run(Experiment.from_table(table), tmp_path / "out")
+    return tmp_path / "out"
+
+
+def test_it_holds_what_the_documentation_says(finished):
+    names = {path.name for path in finished.iterdir()} - {".lock"}
+    assert names == {
+        "experiment.toml",
+        "metrics.csv",
+        "summary.json",
+        "manifest.json",
+        "models",
+        "figure.png",
+        "figure.svg",
+    }
+    assert (finished / "figure.png").read_bytes().startswith(b"\x89PNG")
+    assert b"<svg" in (finished / "figure.svg").read_bytes()[:600]
+
+
+def test_metrics_have_one_row_per_cell_and_round_and_round_trip(finished, table):
+    with open(finished / "metrics.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert list(rows[0])[:5] == ["links", "algorithm", "compute", "seed", "round"]
+    assert {"server_grad_norm", "mean_grad_norm", "server_distance", "mean_distance", "server_train_loss",
+            "mean_train_loss", "consensus_distance", "num_active", "empty_rounds"} <= set(rows[0])  # fmt: skip
+    assert len(rows) == 2 * 2 * 13
+    result = run(Experiment.from_table(table))
+    for key, cell in result.cells.items():
+        mine = [r for r in rows if (r["algorithm"], int(r["seed"])) == (key.algorithm, key.seed)]
+        assert [int(r["round"]) for r in mine] == list(range(13))
+        for name, values in cell.rows.items():
+            assert [float(r[name]) for r in mine] == values.tolist()
+
+
+def test_float32_values_round_trip_too(table, tmp_path):
+    table["precision"] = "float32"
+    result = run(Experiment.from_table(table), tmp_path / "out")
+    metrics = read_metrics(tmp_path / "out" / "metrics.csv")
+    written = metrics["server_distance"].astype(np.float32)
+    expected = np.concatenate([cell.rows["server_distance"] for cell in result.cells.values()])
+    assert expected.dtype == np.float32
+    np.testing.assert_array_equal(written, expected)
+
+
+def test_models_load_with_numpy_alone(finished, table):
+    manifest = json.loads((finished / "manifest.json").read_text())
+    result = run(Experiment.from_table(table))
+    for cell in manifest["cells"]:
+        with np.load(finished / cell["models"], allow_pickle=False) as models:
+            mine = result.cells[(cell["links"], cell["algorithm"], cell["compute"], cell["seed"])].models
+            assert set(models) == {"server", "mean", "server_average"}
+            np.testing.assert_array_equal(models["server"], mine["server"])
+
+
+def test_the_manifest_says_what_it_was_made_with(finished):
+    manifest = json.loads((finished / "manifest.json").read_text())
+    assert {"fedpbc", "commit", "python", "jax", "numpy", "device", "peak_memory_mb", "programs_compiled"} <= set(manifest)
+    assert manifest["fedpbc"] == fedpbc.__version__
+    assert manifest["peak_memory_mb"]["host"] > 50
+    for cell in manifest["cells"]:
+        assert {"compile_s", "ms_per_round", "total_s", "first_nonfinite_round", "num_devices"} <= set(cell)
+        assert cell["total_s"] >= cell["run_s"] > 0
+        assert cell["ms_per_round"] == pytest.approx(1e3 * cell["run_s"] / 12)
+
+
+def test_the_summary_has_finals_means_and_standard_deviations(finished):
+    summary = json.loads((finished / "summary.json").read_text())
+    assert len(summary["cells"]) == 4
+    for group in summary["groups"]:
+        values = [
+            cell["final"]["server_distance"] for cell in summary["cells"] if cell["algorithm"] == group["algorithm"]
+        ]
+        assert group["seeds"] == [0, 1]
+        assert group["final"]["server_distance"]["mean"] == pytest.approx(np.mean(values))
+        assert group["final"]["server_distance"]["sd"] == pytest.approx(np.std(values, ddof=1))
+
+
+def test_the_resolved_experiment_runs_again_as_it_is(table, tmp_path):
+    (tmp_path / "in").mkdir()
+    np.savetxt(tmp_path / "in" / "u.csv", np.random.default_rng(0).standard_normal((6, 4)), delimiter=",")
+    np.save(tmp_path / "in" / "a.npy", np.random.default_rng(0).random((12, 6)) < 0.5)
+    table["problem"] = {"name": "quadratic", "centers": "u.csv"}
+    table["links"] = [{"name": "trace", "path": "a.npy"}, {"name": "bernoulli", "prob": 0.3, "varying": "none"}]
+    table["learning_rate"] = {"name": "inverse_sqrt", "initial": 0.1}
+    (tmp_path / "in" / "e.toml").write_text(tomli_w.dumps(table))
+    run(load_experiment(tmp_path / "in" / "e.toml"), tmp_path / "out")
+    shutil.rmtree(tmp_path / "in")
+    shutil.move(tmp_path / "out", tmp_path / "moved")
+    again = load_experiment(tmp_path / "moved" / "experiment.toml")
+    run(again, tmp_path / "again")
+    for name in ("metrics.csv", "experiment.toml", "summary.json"):
+        assert (tmp_path / "again" / name).read_bytes() == (tmp_path / "moved" / name).read_bytes()
+    resolved = tomllib.loads((tmp_path / "moved" / "experiment.toml").read_text())
+    assert resolved["eval_every"] == 1
+    assert resolved["learning_rate"] == {"name": "inverse_sqrt", "initial": 0.1, "period": 10.0}
+
+
+def test_resuming_a_finished_run_changes_nothing(finished, table):
+    before = {path: path.read_bytes() for path in finished.rglob("*") if path.is_file()}
+    result = run(Experiment.from_table(table), finished, resume=True)
+    assert {path: path.read_bytes() for path in finished.rglob("*") if path.is_file()} == before
+    fresh = run(Experiment.from_table(table))
+    for key, cell in fresh.cells.items():
+        np.testing.assert_array_equal(result.cells[key].rows["server_distance"], cell.rows["server_distance"])
+        np.testing.assert_array_equal(result.cells[key].models["mean"], cell.models["mean"])
+
+
+def test_a_changed_experiment_is_refused_and_the_change_named(finished, table):
+    for changes, message in [
+        ({"rounds": 13}, "rounds was 12, is 13"),
+        ({"seeds": [0, 2]}, r"seeds\[1\] was 1, is 2"),
+        ({"links": [{"label": "half", "name": "bernoulli", "prob": 0.4}]}, r"links\[0\].prob.value was 0.5, is 0.4"),
+        ({"algorithms": [{"name": "fedpbc"}]}, "algorithms was"),
+    ]:
+        with pytest.raises(ConfigError, match=message):
+            run(Experiment.from_table(table | changes), finished, resume=True)
+
+
+def test_a_changed_input_file_is_refused(table, tmp_path):
+    path = tmp_path / "u.npy"
+    np.save(path, np.zeros((6, 4)))
+    table["problem"] = {"name": "quadratic", "centers": "u.npy"}
+    run(Experiment.from_table(table, tmp_path), tmp_path / "out")
+    np.save(path, np.ones((6, 4)))
+    with pytest.raises(ConfigError, match=r"problem.centers was .*SHA-256 .*, is .*SHA-256"):
+        run(Experiment.from_table(table, tmp_path), tmp_path / "out", resume=True)
+
+
+def test_resume_without_a_directory_is_a_fresh_start(table, tmp_path):
+    run(Experiment.from_table(table), tmp_path / "new" / "out", resume=True)
+    assert (tmp_path / "new" / "out" / "manifest.json").is_file()
+
+
+def test_two_runs_cannot_write_to_one_directory(table, tmp_path):
+    experiment = Experiment.from_table(table)
+    directory = results.RunDirectory.open(tmp_path / "out", experiment, resume=False)
+    with pytest.raises(ConfigError, match="another run is writing there"):
+        run(experiment, tmp_path / "out", resume=True)
+    directory.close()
+    run(experiment, tmp_path / "out", resume=True)
+
+
+class Killed(BaseException):
+    """As SIGKILL would: nothing after it runs."""
+
+
+def test_interrupted_anywhere_and_resumed_gives_the_same_bits(table, tmp_path, monkeypatch):
+    """Stop at every write in turn; each time go on from what is on the disk."""
+    table |= {"rounds": 40, "eval_every": 3}
+    experiment = Experiment.from_table(table)
+    run(experiment, tmp_path / "whole")
+    monkeypatch.setattr(runner, "CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr(runner, "BLOCK_SECONDS", 1e-9)
+    original, count, stop_at = os.replace, 0, 0
+
+    def counting_replace(source: Any, target: Any) -> None:
+        nonlocal count
+        count += 1
+        if count == stop_at:
+            raise Killed
+        original(source, target)
+
+    monkeypatch.setattr(os, "replace", counting_replace)
+    interruptions = 0
+    for stop_at in [*range(1, 12), 15, 20, 10_000]:  # noqa: B007
+        count = 0
+        try:
+            run(experiment, tmp_path / "pieces", resume=True)
+        except Killed:
+            interruptions += 1
+    assert interruptions >= 8
+    assert_same_directory(tmp_path / "whole", tmp_path / "pieces")
+
+
+def assert_same_directory(first: Path, second: Path) -> None:
+    assert (first / "metrics.csv").read_bytes() == (second / "metrics.csv").read_bytes()
+    models = sorted(path.name for path in (first / "models").iterdir())
+    assert models == sorted(path.name for path in (second / "models").iterdir())
+    for name in models:
+        assert (first / "models" / name).read_bytes() == (second / "models" / name).read_bytes()
+    assert (first / "summary.json").read_bytes() == (second / "summary.json").read_bytes()
+    assert not (second / "cells").exists()
+
+
+@pytest.mark.slow
+def test_sigkill_and_resume_from_the_command_line(tmp_path):
+    """A real process, really killed, several times."""
+    arguments = ["run", "synthetic", "--set", "problem.num_clients=20", "--set", "rounds=1500", "--seeds", "0"]
+    code = (
+        "import sys; from fedpbc import runner, cli;"
+        "runner.CHECKPOINT_SECONDS = 0.05; runner.BLOCK_SECONDS = 0.05; sys.argv[0] = 'fedpbc'; cli.main()"
+    )
+
+    def start(out: str) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-c", code, *arguments, "--out", out, "--resume"]
+        return subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+
+    whole = start("whole")
+    output, _ = whole.communicate(timeout=300)
+    assert whole.returncode == 0, output.decode()
+    kills = 0
+    for wait in (0.1, 0.4, 0.2, 0.6, 0.3):
+        process = start("pieces")
+        deadline = time.monotonic() + 60
+        cells = tmp_path / "pieces" / "cells"
+        while time.monotonic() < deadline and process.poll() is None and not any(cells.glob("*.npz")):
+            time.sleep(0.01)
+        time.sleep(wait)
+        if process.poll() is None:
+            process.send_signal(signal.SIGKILL)
+            kills += 1
+        process.communicate(timeout=60)
+    assert kills >= 2
+    last = start("pieces")
+    output, _ = last.communicate(timeout=300)
+    assert last.returncode == 0, output.decode()
+    assert_same_directory(tmp_path / "whole", tmp_path / "pieces")
+
+
+def test_a_failed_write_leaves_the_old_file_and_no_rubbish(tmp_path):
+    path = tmp_path / "file"
+    path.write_text("old")
+    with pytest.raises(OSError, match="No space"), replacing(path) as temporary:
+        temporary.write_text("ne")
+        raise OSError(28, "No space left on device")
+    assert path.read_text() == "old"
+    assert [p.name for p in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_full_disk_leaves_the_last_checkpoint_usable(table, tmp_path, monkeypatch):
+    experiment = Experiment.from_table(table | {"rounds": 40})
+    run(experiment, tmp_path / "whole")
+    monkeypatch.setattr(runner, "CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr(runner, "BLOCK_SECONDS", 1e-9)
+    original, count = results.write_arrays, 0
+
+    def full_after_five(path: Path, arrays: dict[str, np.ndarray]) -> None:
+        nonlocal count
+        count += 1
+        if count > 5:
+            with replacing(path) as temporary:
+                temporary.write_bytes(b"half a file")
+                raise OSError(28, "No space left on device")
+        original(path, arrays)
+
+    monkeypatch.setattr(runner, "write_arrays", full_after_five)
+    with pytest.raises(OSError, match="No space"):
+        run(experiment, tmp_path / "out")
+    monkeypatch.undo()
+    assert any((tmp_path / "out" / "cells").iterdir())
+    run(experiment, tmp_path / "out", resume=True)
+    assert_same_directory(tmp_path / "whole", tmp_path / "out")
+
+
+def test_reading_back(finished):
+    read = read_run(finished)
+    rounds, values = read.curves("half", "fedpbc", "all", "server_distance")
+    assert rounds.tolist() == list(range(13))
+    assert values.shape == (2, 13)
+    assert read.name == "small"
+
+
+def test_what_is_no_run_directory_is_refused(finished, tmp_path):
+    with pytest.raises(ConfigError, match="no such run directory"):
+        read_run(tmp_path / "nowhere")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ConfigError, match="is not a finished run directory"):
+        read_run(tmp_path / "empty")
+    (finished / "summary.json").write_text("{")
+    with pytest.raises(ConfigError, match="is damaged"):
+        read_run(finished)
