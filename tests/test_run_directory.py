@@ -84,7 +84,9 @@ def test_models_load_with_numpy_alone(finished, table):
 
 def test_the_manifest_says_what_it_was_made_with(finished):
     manifest = json.loads((finished / "manifest.json").read_text())
-    assert {"fedpbc", "commit", "python", "jax", "numpy", "device", "peak_memory_mb", "programs_compiled"} <= set(manifest)
+    assert {"fedpbc", "commit", "python", "jax", "numpy", "device", "peak_memory_mb", "programs_compiled"} <= set(
+        manifest
+    )
     assert manifest["fedpbc"] == fedpbc.__version__
     assert manifest["peak_memory_mb"]["host"] > 50
     for cell in manifest["cells"]:
@@ -250,9 +252,14 @@ def test_sigkill_and_resume_from_the_command_line(tmp_path):
 def test_a_failed_write_leaves_the_old_file_and_no_rubbish(tmp_path):
     path = tmp_path / "file"
     path.write_text("old")
-    with pytest.raises(OSError, match="No space"), replacing(path) as temporary:
-        temporary.write_text("ne")
-        raise OSError(28, "No space left on device")
+
+    def write() -> None:
+        with replacing(path) as temporary:
+            temporary.write_text("ne")
+            raise OSError(28, "No space left on device")
+
+    with pytest.raises(OSError, match="No space"):
+        write()
     assert path.read_text() == "old"
     assert [p.name for p in tmp_path.iterdir()] == ["file"]
 

@@ -44,5 +44,5 @@ def test_the_papers_figures():
 
 @pytest.mark.parametrize("p", [[], [0.0, 0.0], [0.5, 1.1], [[0.5]], [np.nan]])
 def test_what_makes_no_sense_is_an_error(p):
-    with pytest.raises(ValueError, match="p must be|every probability is 0"):
+    with pytest.raises(ValueError, match=r"p must be|every probability is 0"):
         fedavg_weights(np.array(p))

@@ -1,0 +1,34 @@
+# Everything runs in .venv, which is made on first use with the versions in constraints.txt.
+PYTHON ?= python3
+BIN = .venv/bin
+
+.PHONY: demo test lint results bench clean
+
+# Fig. 2 of the paper in full, and a short Fig. 3.
+demo: .venv/.ready
+	$(BIN)/fedpbc run counterexample --out runs/demo/counterexample --resume
+	$(BIN)/fedpbc run synthetic --set rounds=600 --seeds 0,1 --out runs/demo/synthetic --resume
+
+test: .venv/.ready
+	$(BIN)/python -m pytest -n 2
+
+lint: .venv/.ready
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+# Regenerates docs/results.md and its figures (about ten minutes on two cores).
+results: .venv/.ready
+	$(BIN)/python docs/make_results.py
+
+bench: .venv/.ready
+	$(BIN)/python benchmarks/bench.py
+
+clean:
+	rm -rf .venv
+
+.venv/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "fedpbc needs Python 3.11 or later; try: make PYTHON=python3.11")'
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@

@@ -1,0 +1,90 @@
+"""Import direction, documented names, and what must not import JAX."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import pkgutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import fedpbc
+
+SOURCE = Path(fedpbc.__file__).parent
+MODULES = sorted(name for _, name, _ in pkgutil.walk_packages([str(SOURCE)], "fedpbc."))
+LAYERS = [
+    {"errors", "types"},
+    {"aggregation", "schema", "files", "theory"},
+    {"algorithms", "links", "problems", "schedules", "local"},
+    {"engine", "experiment"},
+    {"results"},
+    {"report"},
+    {"runner"},
+    {"cli"},
+]
+"""A module imports from its own layer's package or from layers above it in this list."""
+DRAWS_LATE = {("runner", "report"), ("cli", "report")}
+
+
+def imports_of(module: str) -> set[str]:
+    path = SOURCE.joinpath(*module.split(".")[1:])
+    path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("fedpbc."):
+            found.add(node.module.split(".")[1])
+    return found
+
+
+def layer(part: str) -> int:
+    return next(i for i, parts in enumerate(LAYERS) if part in parts)
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_imports_go_one_way(module):
+    part = module.split(".")[1]
+    for other in imports_of(module) - {part}:
+        assert layer(other) < layer(part), f"{module} must not import fedpbc.{other}"
+
+
+def test_every_part_has_a_layer():
+    assert {module.split(".")[1] for module in MODULES} - {"experiments"} == set.union(*LAYERS)
+
+
+@pytest.mark.parametrize("modules", ["fedpbc", "fedpbc.theory", "fedpbc.aggregation, fedpbc.types, fedpbc.errors"])
+def test_an_edge_device_needs_no_jax(modules):
+    code = f"import {modules}, sys; assert not [m for m in sys.modules if m.split('.')[0] in ('jax', 'matplotlib')]"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_public_names_are_documented(module):
+    loaded = importlib.import_module(module)
+    assert loaded.__doc__, module
+    for name, value in vars(loaded).items():
+        own = getattr(value, "__module__", None) == module
+        if own and not name.startswith("_") and (inspect.isfunction(value) or inspect.isclass(value)):
+            assert value.__doc__, f"{module}.{name}"
+
+
+def test_every_promised_name_is_there():
+    for name in fedpbc.__all__:
+        assert getattr(fedpbc, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        _ = fedpbc.nonsense
+
+
+def test_files_can_be_read_in_one_sitting():
+    for path in SOURCE.rglob("*.py"):
+        assert len(path.read_text().splitlines()) <= 450, path
+
+
+def test_nothing_is_pickled():
+    for path in SOURCE.rglob("*.py"):
+        text = path.read_text()
+        assert "import pickle" not in text, path
+        assert "allow_pickle=True" not in text, path

@@ -1,0 +1,142 @@
+"""The command line: every shipped experiment for three rounds, listing, reports, exit statuses."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedpbc import cli
+from fedpbc.algorithms import ALGORITHMS
+from fedpbc.experiment import load_experiment, shipped_experiments
+from fedpbc.links import LINKS
+from fedpbc.problems import PROBLEMS
+
+
+@pytest.fixture
+def fedpbc(monkeypatch, capsys, tmp_path) -> Any:
+    """Call the command line in this process: (status, stdout, stderr)."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(cli, "_set_host_devices", lambda devices: None)
+
+    def call(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["fedpbc", *arguments])
+        status = 0
+        try:
+            cli.main()
+        except SystemExit as exit_:
+            status = exit_.code if isinstance(exit_.code, int) else 1
+        captured = capsys.readouterr()
+        return status, captured.out, captured.err
+
+    return call
+
+
+@pytest.mark.parametrize("name", shipped_experiments())
+def test_every_shipped_experiment_runs(fedpbc, tmp_path, name):
+    status, out, err = fedpbc("run", name, "--set", "rounds=3", "--set", "cooldown_rounds=0", "--seeds", "0")
+    assert (status, err) == (0, "")
+    for algorithm in load_experiment(name).algorithms:
+        assert algorithm.label in out
+    assert "figure.png" in out
+    assert "Infinity" not in (tmp_path / "runs" / name / "summary.json").read_text()
+
+
+def test_shipped_experiments_are_the_published_ones():
+    shipped = {name: load_experiment(name) for name in shipped_experiments()}
+    fig2 = shipped["counterexample"]
+    assert (fig2.rounds, fig2.local_steps, fig2.learning_rate.options) == (2000, 30, {"value": 3e-4})
+    assert (fig2.compute, fig2.precision, len(fig2.links), len(fig2.seeds)) == (["all", "active"], "float64", 5, 5)
+    assert fig2.problem.options == {"num_clients": 100, "dim": 100, "centers": None}
+    pairs = [(link.options["prob"].options["p0"], link.options["prob"].options["p1"]) for link in fig2.links]
+    assert pairs == [(0.1, 0.9), (0.5, 0.9), (0.1, 0.5), (0.5, 0.5), (0.1, 0.1)]
+    fig3 = shipped["synthetic"]
+    assert (fig3.rounds, fig3.local_steps, fig3.batch_size, fig3.minibatch) == (3000, 10, 32, "round")
+    assert fig3.learning_rate.options == {"value": 0.005}
+    assert fig3.problem.options == {"num_clients": 150, "alpha": 1.0, "beta": 1.0}
+    assert fig3.links[0].options["prob"].options == {"exponent": 3.0, "draws": 20000, "minimum": 0.1}
+
+
+def test_list_names_everything_in_one_line_each(fedpbc):
+    status, out, _ = fedpbc("list")
+    assert status == 0
+    lines = out.splitlines()
+    components = [f"{name}(" for name in [*PROBLEMS.registry, *LINKS.registry, *ALGORITHMS.registry]]
+    for start in [*components, *(f"{name}: " for name in shipped_experiments())]:
+        assert sum(line.startswith(f"  {start}") for line in lines) == 1, start
+    assert "num_clients=150, alpha=1.0, beta=1.0" in out
+
+
+def test_output_is_quiet_and_free_of_escape_codes_when_not_on_a_terminal(fedpbc):
+    status, out, err = fedpbc("run", "counterexample", "--set", "rounds=2", "--seeds", "0")
+    assert status == 0
+    assert "\x1b" not in out
+    assert err == ""
+
+
+def test_report_redraws_one_run_and_compares_several(fedpbc, tmp_path):
+    for name, p in (("a", 0.2), ("b", 0.8)):
+        links = f'links=[{{name="bernoulli", prob={p}}}]'
+        quick = ["--set", "rounds=4", "--set", 'compute=["all"]', "--seeds", "0,1"]
+        assert fedpbc("run", "counterexample", "--set", links, *quick, "--out", name)[0] == 0
+    (tmp_path / "a" / "figure.png").unlink()
+    status, out, _ = fedpbc("report", "a")
+    assert status == 0
+    assert (tmp_path / "a" / "figure.png").is_file()
+    assert "prob=0.2" in out
+    status, out, _ = fedpbc("report", "a", "b")
+    assert status == 0
+    assert (tmp_path / "comparison" / "comparison.svg").is_file()
+    assert "prob=0.2" in out
+    assert "prob=0.8" in out
+
+
+def test_divergence_is_reported_and_the_exit_status_is_not_zero(fedpbc, tmp_path):
+    status, out, err = fedpbc(
+        "run", "counterexample", "--set", "rounds=5", "--set", "learning_rate=1e200", "--seeds", "0,1",
+        "--set", 'links=[{label="L", name="bernoulli", prob=1}]', "--set", 'compute=["all"]',
+    )  # fmt: skip
+    assert status == 1
+    assert "not finite" in out
+    assert "diverged: L, fedpbc, compute all, seed 1: first model that is not finite after round" in err
+    assert (tmp_path / "runs" / "counterexample" / "metrics.csv").is_file()
+    assert (tmp_path / "runs" / "counterexample" / "figure.png").is_file()
+
+
+def test_without_jax_the_message_says_what_to_install(tmp_path):
+    code = (
+        "import sys; sys.modules['jax'] = None; sys.argv = ['fedpbc', 'run', 'counterexample'];"
+        "from fedpbc import cli; cli.main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert done.returncode == 1
+    assert done.stderr == "error: this needs jax: pip install 'fedpbc[simulation]'\n"
+
+
+def test_a_full_disk_is_one_line(fedpbc, monkeypatch):
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("fedpbc.results.write_arrays", full)
+    status, _, err = fedpbc("run", "counterexample", "--set", "rounds=2", "--seeds", "0")
+    assert status == 1
+    assert err == "error: No space left on device; what was finished is kept, go on with --resume\n"
+
+
+def test_the_version_and_help(fedpbc):
+    assert fedpbc("--version")[1].startswith("fedpbc, version ")
+    assert "run" in fedpbc("--help")[1]
+
+
+def test_help_is_quick_because_jax_is_not_imported(tmp_path):
+    code = "import sys, fedpbc.cli; assert 'jax' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path)
+
+
+def test_the_entry_point_is_installed():
+    executable = Path(sys.executable).with_name("fedpbc")
+    done = subprocess.run([executable, "list"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
