@@ -223,7 +223,7 @@ def test_an_existing_directory_is_not_touched_without_resume(table, tmp_path):
     experiment = Experiment.from_table(table)
     with pytest.raises(ConfigError, match="is not empty"):
         run(experiment, tmp_path / "out")
-    with pytest.raises(ConfigError, match="holds no experiment.toml"):
+    with pytest.raises(ConfigError, match=r"holds no experiment\.toml"):
         run(experiment, tmp_path / "out", resume=True)
     (tmp_path / "file").write_text("x")
     with pytest.raises(ConfigError, match="is a file"):

@@ -434,7 +434,7 @@ def test_a_wrong_setting_does_not_agree(tmp_path: Any, algorithm: str, mistake: 
 
 # --------------------------------------------------------------------------------------- synthetic, round by round
 
-SYNTHETIC_M, SYNTHETIC_ROUNDS, CLASSES, SEED = 7, 12, 10, 38
+SYNTHETIC_M, SYNTHETIC_ROUNDS, CLASSES, SEED = 7, 12, 10, 15
 SYNTHETIC_TRACE = random_trace(11, SYNTHETIC_ROUNDS, SYNTHETIC_M, 0.4) & (np.arange(SYNTHETIC_M) != 5)
 SYNTHETIC_TRACE[[0, 4, 10]] = False
 SYNTHETIC_TRACE[6] = True
@@ -531,8 +531,9 @@ def metrics_of(data: oracle.Logistic, x: np.ndarray) -> dict[str, float]:
 def test_synthetic(tmp_path: Any, algorithm: str, compute: str, minibatch: str) -> None:
     experiment = synthetic_experiment(tmp_path, algorithm, compute, minibatch=minibatch)
     data = client_data(experiment)
-    assert sum(len(y) for _, y in data.train) > 2 * 2048  # several blocks of evaluation
-    assert sum(len(y) for _, y in data.test) > 256
+    # evaluation goes through the data in 3 blocks of 2048 training samples and 2 of 256 test samples
+    assert 2 * 2048 < sum(len(y) for _, y in data.train) < 3 * 2048
+    assert 256 < sum(len(y) for _, y in data.test) < 2 * 256
     simulated = simulate(experiment, experiment.cells()[0])
     states = expect_synthetic(experiment, data, ALGORITHMS[algorithm])
     assert deviation(simulated, states) < 1e-11
@@ -548,13 +549,12 @@ def test_synthetic(tmp_path: Any, algorithm: str, compute: str, minibatch: str) 
     assert simulated.rows["empty_rounds"][-1] == (~SYNTHETIC_TRACE.any(axis=1)).sum() >= 3
 
 
-@pytest.mark.parametrize("algorithm", ["fedavg", "fedpbc"])
-def test_synthetic_in_float32(tmp_path: Any, algorithm: str) -> None:
-    experiment = synthetic_experiment(tmp_path, algorithm, "all", precision="float32")
+def test_synthetic_in_float32(tmp_path: Any) -> None:
+    experiment = synthetic_experiment(tmp_path, "fedpbc", "all", precision="float32")
     data = client_data(experiment)
     simulated = simulate(experiment, experiment.cells()[0])
     assert simulated.clients.dtype == np.float32
-    states = expect_synthetic(experiment, data, ALGORITHMS[algorithm])
+    states = expect_synthetic(experiment, data, oracle.FedPBC())
     assert deviation(simulated, states) < 1e-5
     last = metrics_of(data, states[-1].server)
     for name in ("grad_norm", "train_loss"):
@@ -638,7 +638,7 @@ def mean_model_error(experiment: fedpbc.Experiment) -> np.ndarray:
 
 @pytest.mark.parametrize("links", ["two groups", "sine", "zipf", "sine below zero", "p = 0"])
 def test_the_mean_model_of_fedpbc_does_not_depend_on_the_links(tmp_path: Any, links: str) -> None:
-    """|error| <= 1e-12 ||ubar|| at every t, though the server model differs widely."""
+    """|error| <= 1e-12 ||ubar|| at every t; others differ by more than 1e-2 after 200 rounds (next test)."""
     np.save(tmp_path / "trace.npy", np.zeros((PAPER_ROUNDS, 100), bool))
     wave = {"name": "sine", "amplitude": 0.4, "period": 40}
     table = {
@@ -655,7 +655,7 @@ def test_the_mean_model_of_fedpbc_does_not_depend_on_the_links(tmp_path: Any, li
 def test_the_mean_model_of_others_does_depend_on_the_links(tmp_path: Any) -> None:
     for changes in ({"algorithms": [{"name": "fedavg"}]}, {"compute": ["active"]}):
         experiment = paper_experiment(tmp_path, [two_groups(0.1, 0.9)], rounds=200, **changes)
-        assert mean_model_error(experiment)[-1] > 1e-3
+        assert mean_model_error(experiment)[-1] > 1e-2
 
 
 def test_the_server_averages_of_the_paper(tmp_path: Any) -> None:

@@ -87,7 +87,8 @@ def run(
     """
     if not isinstance(experiment, Experiment):
         experiment = load_experiment(experiment)
-    with jax.enable_x64(experiment.precision == "float64"):
+    # "highest": float32 means float32 on accelerators too, which would else multiply matrices in a shorter format.
+    with jax.enable_x64(experiment.precision == "float64"), jax.default_matmul_precision("highest"):
         grid = _Grid(experiment, devices, progress)
         grid.check()
         if out is None:

@@ -1,0 +1,91 @@
+"""The documentation: its commands and snippets run, its tables name what is there."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import shlex
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from fedpbc.algorithms import ALGORITHMS
+from fedpbc.experiment import Experiment, load_experiment, parse_override, settings, shipped_experiments
+from fedpbc.links import LINKS
+from fedpbc.links.probability import PROBABILITIES, VARIATIONS
+from fedpbc.problems import PROBLEMS
+from fedpbc.schema import options_of
+
+ROOT = Path(__file__).resolve().parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+KEYS = (ROOT / "docs" / "experiments.md").read_text(encoding="utf-8")
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def test_the_python_example_prints_the_numbers_the_readme_states():
+    code = re.search(r"```python\n(.*?)```", README, re.DOTALL)[1]
+    assert len([line for line in code.splitlines() if line.strip()]) <= 10
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(compile(code, "README.md", "exec"), {})
+    stated = re.findall(r"`(fedavg|fedpbc) ([\d.]+)`", README)
+    measured = [line.split() for line in printed.getvalue().splitlines()]
+    assert [name for name, _ in stated] == [name for name, _ in measured]
+    for (_, a), (_, b) in zip(stated, measured, strict=True):
+        assert float(a) == pytest.approx(float(b), abs=0.02)
+
+
+def test_the_toml_example_is_an_experiment():
+    table = tomllib.loads(re.search(r"```toml\n(.*?)```", README, re.DOTALL)[1])
+    assert Experiment.from_table(table).name == "mine"
+
+
+@pytest.mark.parametrize("page", [README, KEYS])
+def test_commands_in_the_pages_are_right(page):
+    commands = re.findall(r"^ {4}(fedpbc run .*)$", page, re.MULTILINE)
+    assert commands
+    for command in commands:
+        words = shlex.split(command, comments=True)
+        if words[2] not in shipped_experiments():
+            continue
+        overrides = dict(parse_override(words[i + 1]) for i, word in enumerate(words) if word == "--set")
+        load_experiment(words[2], overrides)
+
+
+def test_every_key_and_component_is_documented_with_its_default():
+    for key, option in options_of(settings).items():
+        row = re.search(rf"^\| `{key}` \| (.*?) \|", KEYS, re.MULTILINE)
+        assert row, key
+        default = "required" if option.default is option.empty else str(option.default)
+        assert row[1].strip("`").replace('"', "'").strip("'") == default.strip("'"), key
+    for kind in (PROBLEMS, LINKS, ALGORITHMS, PROBABILITIES, VARIATIONS):
+        for name, factory in kind.registry.items():
+            if name in ("constant", "vector", "file", "none"):  # written as plain values
+                continue
+            assert f"`{name}`" in KEYS or f'"{name}"' in KEYS, name
+            for option in options_of(factory):
+                assert option in KEYS, f"{name}.{option}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
+def test_links_between_pages_lead_somewhere(page):
+    for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text(encoding="utf-8")):
+        assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_metrics_of_the_run_directory_page_are_the_real_ones():
+    page = (ROOT / "docs" / "run-directory.md").read_text(encoding="utf-8")
+    for problem in ("quadratic", "synthetic"):
+        table = {
+            "name": "x", "rounds": 1, "local_steps": 1, "learning_rate": 0.1, "seeds": [0],
+            "problem": {"name": problem, "num_clients": 3}, "links": [{"name": "bernoulli", "prob": 1}],
+            "algorithms": [{"name": "fedpbc"}],
+        }  # fmt: skip
+        import fedpbc
+
+        (cell,) = fedpbc.run(Experiment.from_table(table)).cells.values()
+        for name in cell.rows:
+            metric = name.removeprefix("server_").removeprefix("mean_")
+            assert f"`{metric}`" in page, name
