@@ -17,6 +17,7 @@ import jax
 import numpy as np
 
 import fedpbc
+from fedpbc.engine import Programs
 from fedpbc.experiment import Experiment, load_experiment
 from fedpbc.runner import RunResult
 from fedpbc.theory import fedavg_weights
@@ -61,10 +62,10 @@ def experiments(runs: Path) -> dict[str, Experiment]:
 
 def run_all(runs: Path) -> dict[str, RunResult]:
     """Run or go on with every experiment."""
-    results = {}
+    results, programs = {}, Programs(jax.devices())
     for name, experiment in experiments(runs).items():
         began = time.perf_counter()
-        results[name] = fedpbc.run(experiment, runs / name, resume=True)
+        results[name] = fedpbc.run(experiment, runs / name, resume=True, programs=programs)
         print(f"{name}: {len(experiment.cells())} runs, {time.perf_counter() - began:.0f} s", flush=True)
     return results
 

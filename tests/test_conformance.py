@@ -141,7 +141,7 @@ class Case:
 
 def one_round(tmp_path, name: str, active: Any) -> tuple[Any, Case]:
     experiment = make(tmp_path, "quadratic", LINK_SETTINGS["bernoulli"], name)
-    grid = _Grid(experiment, None, None)
+    grid = _Grid(experiment)
     algorithm = experiment.algorithms[0].build(experiment.context(0, grid.problem(0)))
     case = Case(algorithm, active)
     state = algorithm.init(algorithm.params, jnp.zeros(3), CLIENTS)

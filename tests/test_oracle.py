@@ -16,19 +16,13 @@ import oracle
 import pytest
 
 import fedpbc
-from fedpbc import runner
 from fedpbc.engine import Inputs, Plan, Programs, Simulation, _keys
 from fedpbc.problems.partition import draw_rows, multiply_high
 
 ALGORITHMS = {"fedavg": oracle.FedAvg(), "fedavg_all": oracle.FedAvgAll(), "fedpbc": oracle.FedPBC()}
 COMPUTE = ("all", "active")
 PROGRAMS = Programs(jax.devices()[:1])
-
-
-@pytest.fixture(autouse=True)
-def _share_programs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compile once for the whole file; ``fedpbc.run`` would compile anew in every call."""
-    monkeypatch.setattr(runner, "Programs", lambda devices: PROGRAMS)
+"""Shared by the whole file, so that every program is compiled once."""
 
 
 # ---------------------------------------------------------------------------------------------------------- driving
@@ -257,7 +251,9 @@ def test_quadratic_through_the_public_run(tmp_path: Any) -> None:
     """Not every round evaluated, and the models that a run returns."""
     trace = TRACES["mixed"]
     changes = {"compute": list(COMPUTE), "eval_every": 4, "cooldown_rounds": 2}
-    result = fedpbc.run(fedpbc.Experiment.from_table(quadratic_table(tmp_path, trace, **changes), base=tmp_path))
+    result = fedpbc.run(
+        fedpbc.Experiment.from_table(quadratic_table(tmp_path, trace, **changes), base=tmp_path), programs=PROGRAMS
+    )
     assert len(result.cells) == 6
     for key, cell in result.cells.items():
         states = expect_quadratic(ALGORITHMS[key.algorithm], key.compute, trace, cooldown=2)
@@ -672,7 +668,7 @@ def test_the_server_averages_of_the_paper(tmp_path: Any) -> None:
         seeds=seeds,
         eval_every=500,
     )
-    cells = fedpbc.run(experiment).cells
+    cells = fedpbc.run(experiment, programs=PROGRAMS).cells
     fedavg = dict(zip(PAIRS, [200.7, 72.1, 167.6, 0, 0], strict=True))
     for seed in seeds:
         centers = paper_centers(experiment, seed)
@@ -706,7 +702,7 @@ def test_sampled_fedpbc_keeps_its_bias(tmp_path: Any) -> None:
         tmp_path, [two_groups(*pair) for pair in PAIRS[:3]], rounds=6000, compute=["active"], eval_every=6000
     )
     ubar = paper_centers(experiment).mean(axis=0)
-    cells = fedpbc.run(experiment).cells.values()
+    cells = fedpbc.run(experiment, programs=PROGRAMS).cells.values()
     for cell, figure in zip(cells, (200, 71, 167), strict=True):
         assert np.linalg.norm(cell.models["server_average"] - ubar) == pytest.approx(figure, abs=4)
 
@@ -722,7 +718,7 @@ def test_cooldown_brings_the_server_to_the_mean_model(tmp_path: Any) -> None:
         tmp_path, [two_groups(0.1, 0.9)], rounds=PAPER_ROUNDS + 200, cooldown_rounds=200, seeds=seeds
     )
     after_50 = []
-    for key, cell in fedpbc.run(experiment).cells.items():
+    for key, cell in fedpbc.run(experiment, programs=PROGRAMS).cells.items():
         norm = np.linalg.norm(paper_centers(experiment, key.seed).mean(axis=0))
         server, mean, consensus = (
             cell.rows[name][PAPER_ROUNDS:] for name in ("server_distance", "mean_distance", "consensus_distance")
@@ -770,7 +766,7 @@ def check_equal(rows: list[dict[str, np.ndarray]], models: list[dict[str, np.nda
 def test_with_p_equal_1_all_three_are_the_same(tmp_path: Any) -> None:
     links = [{"name": "bernoulli", "prob": 1.0}]
     experiment = paper_experiment(tmp_path, links, rounds=40, algorithms=[{"name": name} for name in ALGORITHMS])
-    cells = list(fedpbc.run(experiment).cells.values())
+    cells = list(fedpbc.run(experiment, programs=PROGRAMS).cells.values())
     assert all(cell.rows["num_active"][1:].tolist() == [100] * 40 for cell in cells)
     check_equal([cell.rows for cell in cells], [cell.models for cell in cells])
 

@@ -237,7 +237,7 @@ class Simulation:
         return self.next_round == self.num_rounds
 
     def advance(self, num_rounds: int) -> dict[str, np.ndarray]:
-        """Up to ``num_rounds`` more rounds; returns the rows that fell due, with their ``round``."""
+        """At least one and up to ``num_rounds`` more rounds; returns the rows that fell due, with their ``round``."""
         first = self.next_round
         most = (CAPACITY - 2) * self.eval_every
         last = min(first + max(1, min(num_rounds, most)), self.num_rounds)
@@ -251,7 +251,8 @@ class Simulation:
     def models(self) -> dict[str, np.ndarray]:
         """``server`` x^t, ``mean`` (1/m) sum_i x_i^t, and ``server_average``, each [d].
 
-        ``server_average`` is the mean of the server model over the second half of the rounds so far.
+        ``server_average`` is the mean of the server model over the second half of the run's rounds, complete
+        when the run is done.
         """
         state: Models = self.inputs.algorithm.models(self.carry.algorithm)
         count = max(self.num_rounds - self.num_rounds // 2, 1)

@@ -79,17 +79,19 @@ def run(
     resume: bool = False,
     devices: int | None = None,
     progress: Progress | None = None,
+    programs: Programs | None = None,
 ) -> RunResult:
     """Run every cell of an experiment (or of the named or filed one) and return the results.
 
     ``out``: also write a run directory there; ``resume``: go on in it. ``devices``: share every round between
-    that many JAX devices; by default as many as pay off. Results do not depend on it. Raises ConfigError.
+    that many JAX devices; by default as many as pay off. Results do not depend on it. ``programs``: pass one
+    ``fedpbc.engine.Programs(jax.devices())`` to several calls to share what they compile. Raises ConfigError.
     """
     if not isinstance(experiment, Experiment):
         experiment = load_experiment(experiment)
     # "highest": float32 means float32 on accelerators too, which would else multiply matrices in a shorter format.
     with jax.enable_x64(experiment.precision == "float64"), jax.default_matmul_precision("highest"):
-        grid = _Grid(experiment, devices, progress)
+        grid = _Grid(experiment, devices, progress, programs)
         grid.check()
         if out is None:
             return grid.run(None)
@@ -103,9 +105,15 @@ def run(
 class _Grid:
     """The cells of one experiment and what they share: problems, programs, devices."""
 
-    def __init__(self, experiment: Experiment, devices: int | None, progress: Progress | None) -> None:
+    def __init__(
+        self,
+        experiment: Experiment,
+        devices: int | None = None,
+        progress: Progress | None = None,
+        programs: Programs | None = None,
+    ) -> None:
         self.experiment, self.devices, self.progress = experiment, devices, progress
-        self.programs = Programs(jax.devices())
+        self.programs = programs or Programs(jax.devices())
         if devices is not None and not 1 <= devices <= len(self.programs.devices):
             raise ConfigError(f"devices = {devices}: must be from 1 to {len(self.programs.devices)}, as JAX sees here")
         self._problems: dict[int, Problem] = {}
