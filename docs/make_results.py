@@ -57,6 +57,8 @@ def experiments(runs: Path) -> dict[str, Experiment]:
         "label": load_experiment("synthetic_by_label"),
         "label_slow": load_experiment("synthetic_by_label", {**SLOW, **SPARSE}),
         "label_decaying": load_experiment("synthetic_by_label", {**DECAYING, **SPARSE}),
+        "label_active": load_experiment("synthetic_by_label", {"compute": ["active"], **SPARSE}),
+        "label_slow_active": load_experiment("synthetic_by_label", {"compute": ["active"], **SLOW, **SPARSE}),
     }
 
 
@@ -226,6 +228,10 @@ def main() -> None:
         ("eta = .0005", results["label_slow"]),
         ("eta = .02 / sqrt(t/10 + 1), 100 cool-down rounds", results["label_decaying"]),
     ]
+    active = [
+        ("eta = .005, only active clients compute", results["label_active"]),
+        ("eta = .0005, only active clients compute", results["label_slow_active"]),
+    ]
     readings = [
         ("one minibatch a round, everybody computes (as printed)", results["zipf"]),
         ("a fresh minibatch each step", results["zipf_step"]),
@@ -242,6 +248,8 @@ def main() -> None:
         "readings_paired": paired_table(readings),
         "label": synthetic_table(label),
         "label_paired": paired_table(label),
+        "label_active": synthetic_table(active),
+        "label_active_paired": paired_table(active),
         "label_when": when_table(results["label"]),
         "version": f"fedpbc {fedpbc.__version__}, JAX {jax.__version__}, NumPy {np.__version__}",
     }
