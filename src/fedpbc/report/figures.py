@@ -16,6 +16,8 @@ from fedpbc.results import Run, read_run, replacing
 
 COLORS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#555555", "#000000")
 """Okabe and Ito's palette: told apart also by colour-blind readers."""
+RESERVED = {"fedavg": COLORS[0], "fedpbc": COLORS[1]}
+"""The two methods that every figure is about look the same in all of them."""
 STYLES: dict[str, Any] = {"server": "-", "mean": (0, (4, 1.5))}
 MODEL_NAMES = {"server": "server model", "mean": "mean of all client models (no server can compute it)"}
 LOGARITHMIC = ("grad_norm", "distance")
@@ -85,7 +87,8 @@ def draw(runs: Sequence[Run]) -> Figure:
         ax.set_xlabel("round t")
     figure.suptitle(" / ".join(dict.fromkeys(run.name for run in runs)), fontsize=11, fontweight="bold")
     handles = _legend(series, runs)
-    figure.legend(handles=handles, loc="outside lower center", ncols=min(len(handles), 4), fontsize=8, frameon=False)
+    columns = min(len(handles), max(2, int(figure.get_figwidth() / 3.3)))
+    figure.legend(handles=handles, loc="outside lower center", ncols=columns, fontsize=8, frameon=False)
     return figure
 
 
@@ -95,7 +98,11 @@ def _series(runs: Sequence[Run]) -> list[tuple[Run, str, str, str]]:
     for run, label in zip(runs, run_labels(runs), strict=True):
         algorithms = dict.fromkeys(group["algorithm"] for group in run.summary["groups"])
         named += [(run, algorithm, f"{label}: {algorithm}" if label else algorithm) for algorithm in algorithms]
-    return [(*entry, COLORS[i % len(COLORS)]) for i, entry in enumerate(named)]
+    reserved = RESERVED if len(runs) == 1 else {}
+    free = [color for color in COLORS if color not in reserved.values()]
+    others = [name for _, _, name in named if name not in reserved]
+    colors = {name: free[i % len(free)] for i, name in enumerate(others)} | reserved
+    return [(*entry, colors[entry[2]]) for entry in named]
 
 
 def _models(run: Run) -> list[str]:
