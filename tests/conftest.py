@@ -7,7 +7,10 @@ from typing import Any
 
 import jax
 import pytest
+from hypothesis import settings
 
+settings.register_profile("no deadline", deadline=None)  # the first example of a test compiles
+settings.load_profile("no deadline")
 jax.config.update("jax_num_cpu_devices", 8)
 
 

@@ -51,6 +51,8 @@ BAD_VALUES: list[tuple[str, Any, str]] = [
     ("cooldown_rounds", -1, "cooldown_rounds = -1: must be an integer >= 0"),
     ("name", "", "name = \"\": must be usable as the name of a folder"),
     ("name", "../escape", "must be usable as the name of a folder"),
+    ("name", "a\x9bb", "must be usable as the name of a folder"),
+    ("name", "x" * 101, "must be usable as the name of a folder"),
     ("name", 7, "name = 7: must be a string"),
     ("rouns", 3, 'unknown key rouns .did you mean "rounds".*; allowed: name, rounds'),
     ("problem", 3, "problem = 3: must be a table with a name"),
@@ -77,6 +79,7 @@ BAD_VALUES: list[tuple[str, Any, str]] = [
     ("links.0.varying", {"name": "sine", "amplitude": 2}, r"links\[0\].varying.amplitude = 2: must be .* in \[0, 1\]"),
     ("links.0.varying", {"name": "sine", "period": 0}, r"links\[0\].varying.period = 0: must be a finite number > 0"),
     ("links.0.label", 3, r"links\[0\].label = 3: must be a non-empty string"),
+    ("links.0.label", "a\nb", r"links\[0\].label = .*: must be a non-empty string of printable characters"),
     ("links.0.path", "x", r"unknown key links\[0\].path"),
     ("algorithms", "fedpbc", r'algorithms = "fedpbc": must be one or more tables'),
     ("algorithms.1.name", "fedpcb", r'algorithms\[1\].name = "fedpcb": unknown algorithm .did you mean "fedpbc"'),
@@ -140,6 +143,8 @@ def test_files_that_are_no_experiment(tmp_path, content, message):
 
 
 def test_what_is_no_file(tmp_path):
+    with pytest.raises(ConfigError, match="File name too long"):
+        load_experiment("x" * 300)
     with pytest.raises(ConfigError, match=r'no such file or shipped experiment .did you mean "counterexample"'):
         load_experiment("counterexmple")
     with pytest.raises(ConfigError, match="is a folder"):
@@ -166,6 +171,7 @@ def test_bad_overrides(text, message):
     [
         ("links.3.prob", r"links.3.prob: 3 must be a position from 0 to 0"),
         ("links.first.prob", "must be a position"),
+        ("links." + "9" * 5000, "must be a position"),
         ("rounds.x", "rounds = 12 is not a table or list"),
         ("", "is not a key"),
     ],

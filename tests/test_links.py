@@ -162,6 +162,7 @@ def test_trace_csv_takes_columns_in_any_order_and_booleans(tmp_path):
         ("round,client,active\n0,0,2\n", "line 2 must be two integers and 0 or 1"),
         ("round,client,active\n0,0\n", "line 2 must be"),
         ("round,client,active\n0,x,1\n", "line 2 must be"),
+        ("round,client,active\n0,9999999999999999999,1\n", "line 2 must be"),
         ("0,0,1\n", "the first line must be: round,client,active"),
         ("round,client,active\n", "holds no rows"),
     ],

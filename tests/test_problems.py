@@ -51,6 +51,14 @@ def test_bad_centres_are_refused(tmp_path, text, message):
         quadratic(CONTEXT, centers=path)
 
 
+def test_a_damaged_npy_header_is_refused(tmp_path):
+    path = tmp_path / "centers.npy"
+    header = b"{'descr': '<f8', 'fortran_order': False, 'shape': (3, 4"
+    path.write_bytes(b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header)
+    with pytest.raises(BadOption, match="cannot be read"):
+        quadratic(CONTEXT, centers=path)
+
+
 def test_pickled_arrays_are_refused(tmp_path):
     path = tmp_path / "centers.npy"
     np.save(path, np.array([{"a": 1}], dtype=object), allow_pickle=True)

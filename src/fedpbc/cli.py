@@ -72,7 +72,7 @@ def _cli() -> None:
 @click.option("--seeds", metavar="0,1,2", help="Seeds to run instead of the experiment's.")
 @click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Run directory [default: runs/NAME].")
 @click.option("--resume", is_flag=True, help="Go on in DIR after an interruption.")
-@click.option("--devices", type=click.IntRange(1, 1024), metavar="N", help="Devices per run [default: what pays off].")
+@click.option("--devices", type=click.IntRange(min=1), metavar="N", help="Devices per run [default: what pays off].")
 def run(
     experiment: str, overrides: tuple[str, ...], seeds: str | None, out: Path | None, resume: bool, devices: int | None
 ) -> None:
@@ -97,6 +97,8 @@ def _set_host_devices(devices: int | None) -> None:
 
     if "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", ""):
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        if devices and devices > max(16, 2 * cores):
+            raise ConfigError(f"--devices {devices}: must be at most {max(16, 2 * cores)} with {cores} cores")
         jax.config.update("jax_num_cpu_devices", devices or cores)
 
 

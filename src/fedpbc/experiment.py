@@ -152,7 +152,8 @@ class Experiment:
             twice = [value for value, count in Counter(values).items() if count > 1]
             if twice:
                 raise ConfigError(f"{key} = {shorten(values)}: {shorten(twice[0])} stands there twice")
-        if not self.name.strip() or re.search(r"[/\\\x00-\x1f]", self.name) or self.name in (".", ".."):
+        usable = self.name.strip() and self.name.isprintable() and len(self.name) <= 100
+        if not usable or re.search(r"[/\\]", self.name) or self.name in (".", ".."):
             raise ConfigError(f"name = {shorten(self.name)}: must be usable as the name of a folder")
         if self.cooldown_rounds > self.rounds:
             raise ConfigError(f"cooldown_rounds = {self.cooldown_rounds}: must be at most rounds, {self.rounds}")
@@ -207,8 +208,8 @@ def _labelled(kind: Kind, value: Any, key: str, base: Path) -> list[Component]:
     for i, item in enumerate(value):
         here = f"{key}[{i}]"
         label = item.get("label") if isinstance(item, Mapping) else None
-        if label is not None and (not isinstance(label, str) or not label.strip() or "\n" in label):
-            raise ConfigError(f"{here}.label = {shorten(label)}: must be a non-empty string of one line")
+        if label is not None and not (isinstance(label, str) and label.strip() and label.isprintable()):
+            raise ConfigError(f"{here}.label = {shorten(label)}: must be a non-empty string of printable characters")
         table = {k: v for k, v in item.items() if k != "label"} if isinstance(item, Mapping) else item
         component = bind_component(kind, table, here, base)
         components.append(dataclasses.replace(component, label=label or component.describe()))
@@ -248,10 +249,13 @@ def _locate(source: str | Path) -> tuple[Path, Path]:
     if str(source) in shipped:
         return shipped[str(source)], Path.cwd()
     path = Path(source)
-    if path.is_file():
-        return path, path.resolve().parent
-    if path.is_dir():
-        raise ConfigError(f"{source}: is a folder, not an experiment file")
+    try:
+        if path.is_file():
+            return path, path.resolve().parent
+        if path.is_dir():
+            raise ConfigError(f"{source}: is a folder, not an experiment file")
+    except OSError as error:
+        raise ConfigError(f"{shorten(str(source))}: {error.strerror}") from None
     hint = suggest(str(source), shipped)
     raise ConfigError(f"{source}: no such file or shipped experiment{hint}; shipped: {', '.join(shipped)}")
 
@@ -307,8 +311,8 @@ def set_key(table: dict[str, Any], dotted: str, value: Any) -> None:
     for depth, part in enumerate(parts):
         last = depth == len(parts) - 1
         if isinstance(place, list):
-            if not part.isdecimal() or int(part) >= len(place):
-                raise ConfigError(f"{dotted}: {part} must be a position from 0 to {len(place) - 1}")
+            if not part.isdecimal() or len(part) > 9 or int(part) >= len(place):
+                raise ConfigError(f"{dotted}: {part[:12]} must be a position from 0 to {len(place) - 1}")
             index: Any = int(part)
         elif isinstance(place, dict):
             index = part

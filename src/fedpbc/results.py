@@ -96,9 +96,12 @@ class RunDirectory:
         A DIR with files in it needs ``resume``, and then it must hold the same experiment.
         """
         run = cls(path, experiment)
-        if path.exists() and not path.is_dir():
-            raise ConfigError(f"{path}: is a file, the output needs a folder")
-        found = {entry.name for entry in path.iterdir()} if path.is_dir() else set()
+        try:
+            if path.exists() and not path.is_dir():
+                raise ConfigError(f"{path}: is a file, the output needs a folder")
+            found = {entry.name for entry in path.iterdir()} if path.is_dir() else set()
+        except OSError as error:
+            raise ConfigError(f"{shorten(str(path))}: cannot be used: {error.strerror}") from None
         if found and not resume:
             raise ConfigError(f"{path}: is not empty; go on with --resume, or choose another --out")
         if found - _BEFORE_EXPERIMENT:

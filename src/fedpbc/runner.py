@@ -90,7 +90,9 @@ def run(
     if not isinstance(experiment, Experiment):
         experiment = load_experiment(experiment)
     # "highest": float32 means float32 on accelerators too, which would else multiply matrices in a shorter format.
-    with jax.enable_x64(experiment.precision == "float64"), jax.default_matmul_precision("highest"):
+    # Values that overflow are no warning: they are found, dated and reported as divergence.
+    precision = jax.enable_x64(experiment.precision == "float64")
+    with precision, jax.default_matmul_precision("highest"), np.errstate(all="ignore"):
         grid = _Grid(experiment, devices, progress, programs)
         grid.check()
         if out is None:

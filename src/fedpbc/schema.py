@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import sys
 import types
 import typing
 from collections.abc import Callable, Mapping
@@ -232,7 +233,7 @@ def check(annotation: Any, value: Any, key: str, base: Path) -> Any:
 
 def _is_plain(kind: Any, value: Any) -> bool:
     if kind is float:
-        return type(value) in (int, float) and abs(value) < 1e300 and math.isfinite(value)
+        return type(value) in (int, float) and abs(value) <= sys.float_info.max and math.isfinite(value)
     return type(value) is kind or (kind is str and isinstance(value, str))
 
 

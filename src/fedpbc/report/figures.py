@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -57,7 +58,8 @@ def draw_run(path: Path) -> None:
 
 def save(figure: Figure, folder: Path, stem: str) -> None:
     """Write ``stem``.png and ``stem``.svg, the same bytes for the same figure."""
-    with mpl.rc_context({"svg.hashsalt": "fedpbc", "svg.fonttype": "path"}):
+    with mpl.rc_context({"svg.hashsalt": "fedpbc", "svg.fonttype": "path"}), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")  # a label may use any script
         for suffix, metadata in (("png", {"Software": None}), ("svg", {"Date": None})):
             with replacing(folder / f"{stem}.{suffix}") as temporary:
                 figure.savefig(temporary, format=suffix, dpi=150, metadata=metadata)
