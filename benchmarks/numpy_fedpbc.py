@@ -42,7 +42,7 @@ class NumpyFedPBC:
         return rows
 
     def _train(self) -> None:
-        """Local steps of every client on one minibatch each; the rate is folded into the residuals, not the gradient."""
+        """Local steps of every client on one minibatch each; the rate is folded into the residuals."""
         s, batch, logits, over_classes = self.setting, self._batch, self._logits, self._over_classes
         rate = np.float32(s.learning_rate / s.batch_size)
         draws = self.rng.random((s.num_clients, s.batch_size)) * s.sizes[:, None]

@@ -46,17 +46,24 @@ class Setting:
 
     @property
     def num_features(self) -> int:
+        """The constant one included."""
         return self.train.features.shape[1]
+
+    def weights(self, model: np.ndarray) -> np.ndarray:
+        """A model of the simulator, [d], as float32[classes, features]."""
+        return model.reshape(self.num_classes, -1)[:, : self.num_features]
 
 
 class Rival(Protocol):
     """Another implementation of FedPBC on the same setting."""
 
+    setting: Setting
+
     def advance(self, rounds: int) -> list[dict[str, float]]:
         """That many more rounds; returns a row of metrics every ``eval_every``, named as in metrics.csv."""
 
     def evaluate(self, server: np.ndarray, mean: np.ndarray) -> dict[str, float]:
-        """The metrics of two models, each [d]."""
+        """The metrics of two models, each [classes, features]."""
 
 
 def setting_of(experiment: fedpbc.Experiment) -> Setting:
@@ -65,14 +72,13 @@ def setting_of(experiment: fedpbc.Experiment) -> Setting:
     links = experiment.links[0].build(experiment.context(experiment.seeds[0], problem))
     params = problem.params
     train = _part(params["train"])
-    num_features = train.features.shape[1]
     return Setting(
         train=train,
         test=_part(params["test"]),
         offsets=np.asarray(params["offsets"]).astype(np.int64),
         sizes=np.asarray(params["sizes"]).astype(np.int64),
         prob=_probabilities(links, experiment.rounds),
-        num_classes=len(problem.init) // num_features,
+        num_classes=len(problem.init) // params["train"]["features"].shape[1],
         learning_rate=experiment.learning_rate.options["value"],
         local_steps=experiment.local_steps,
         batch_size=experiment.batch_size,
@@ -81,8 +87,11 @@ def setting_of(experiment: fedpbc.Experiment) -> Setting:
 
 
 def _part(samples: dict[str, np.ndarray]) -> Part:
-    used = int(np.count_nonzero(samples["by_client"]))
-    return Part(*(np.ascontiguousarray(samples[name][:used]) for name in ("features", "labels", "by_client")))
+    """Without filling: rows that weigh nothing, and columns that are 0 in every sample."""
+    rows = int(np.count_nonzero(samples["by_client"]))
+    columns = int(np.flatnonzero(samples["features"].any(axis=0))[-1]) + 1
+    features = np.ascontiguousarray(samples["features"][:rows, :columns])
+    return Part(features, samples["labels"][:rows].copy(), samples["by_client"][:rows].copy())
 
 
 def _probabilities(links: Any, rounds: int) -> np.ndarray:
@@ -103,7 +112,8 @@ class WrongResult(Exception):
 
 def check_evaluation(name: str, rival: Rival, cell: Any) -> None:
     """The rival's metrics of the simulator's last models are the simulator's. Raises WrongResult."""
-    metrics = rival.evaluate(cell.models["server"], cell.models["mean"])
+    models = (rival.setting.weights(cell.models[which]) for which in ("server", "mean"))
+    metrics = rival.evaluate(*models)
     for metric, value in metrics.items():
         _compare(name, metric, value, float(cell.rows[metric][-1]), 1e-3)
 

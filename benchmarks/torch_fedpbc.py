@@ -54,9 +54,8 @@ class TorchFedPBC:
                 weights.sub_(gradient, alpha=self.setting.learning_rate)
 
     def evaluate(self, server: np.ndarray, mean: np.ndarray) -> dict[str, float]:
-        """The metrics of two models, each [d]."""
-        shape = self.server.shape
-        return self._evaluate(*(torch.tensor(np.asarray(model)).reshape(shape) for model in (server, mean)))
+        """The metrics of two models, each [classes, features]."""
+        return self._evaluate(torch.tensor(server), torch.tensor(mean))
 
     def _evaluate(self, server: torch.Tensor, mean: torch.Tensor) -> dict[str, float]:
         metrics = {}
