@@ -21,11 +21,18 @@ lint: .venv/.ready
 results: .venv/.ready
 	$(BIN)/python docs/make_results.py
 
-bench: .venv/.ready
-	$(BIN)/python benchmarks/bench.py
+# Has its own environment, with PyTorch.
+bench: .venv-bench/.ready
+	.venv-bench/bin/python benchmarks/bench.py
 
 clean:
-	rm -rf .venv
+	rm -rf .venv .venv-bench
+
+.venv-bench/.ready: pyproject.toml constraints.txt benchmarks/requirements.txt
+	$(PYTHON) -m venv .venv-bench
+	.venv-bench/bin/python -m pip install --quiet --disable-pip-version-check -r benchmarks/requirements.txt
+	.venv-bench/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[simulation]'
+	touch $@
 
 .venv/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "fedpbc needs Python 3.11 or later; try: make PYTHON=python3.11")'
