@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import platform
 import resource
 import subprocess
@@ -121,10 +122,12 @@ class _Grid:
         self._problems: dict[int, Problem] = {}
 
     def problem(self, seed: int) -> Problem:
-        """The problem of a seed; only the latest is kept."""
+        """The problem of a seed, its data on the devices; only the latest is kept, and no copy on the host."""
         if seed not in self._problems:
             self._problems.clear()
-            self._problems[seed] = self.experiment.problem.build(self.experiment.context(seed))
+            problem = self.experiment.problem.build(self.experiment.context(seed))
+            params = self.programs.put(problem.params, self.num_devices(problem))
+            self._problems[seed] = dataclasses.replace(problem, params=params)
         return self._problems[seed]
 
     def check(self) -> None:

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedpbc.problems.partition import draw_rows, offsets_of, weights_of
+from fedpbc.problems.partition import aligned_zeros, draw_rows, offsets_of, weights_of
 from fedpbc.types import Array, Problem
 
 TRAIN_BLOCK, TEST_BLOCK = 2048, 256
@@ -36,7 +36,7 @@ def allocate(sizes: np.ndarray, num_rows: int, num_features: int, block: int, dt
     Seeds whose data differ in length run in one compiled program when they are filled up to the same length.
     """
     rows = -(-max(int(sizes.sum()), num_rows, 1) // block) * block
-    features = np.zeros((rows, num_features), dtype)
+    features = aligned_zeros((rows, num_features), dtype)
     features[:, -1] = 1
     return Samples(features, np.zeros(rows, np.int32), sizes)
 
