@@ -32,7 +32,8 @@ def main() -> None:
         error.show()
         sys.exit(error.exit_code)
     except (KeyboardInterrupt, click.Abort):
-        _fail("interrupted; go on with --resume", 130)
+        click.echo("error: interrupted; go on with --resume", err=True)
+        os._exit(130)  # at once: a compiled round may still be running, and must not outlive the interpreter
     except ConfigError as error:
         _fail(str(error), 2)
     except FedpbcError as error:
@@ -40,7 +41,7 @@ def main() -> None:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in ("jax", "jaxlib", "matplotlib"):
             raise
-        _fail(f"this needs {error.name}: pip install 'fedpbc[simulation]'", 1)
+        _fail(f"this needs {error.name}: install fedpbc with its extra, pip install -e '.[simulation]'", 1)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
@@ -115,11 +116,15 @@ def _load(source: str, overrides: tuple[str, ...], seeds: str | None) -> Experim
 
 
 def _report_divergence(result: RunResult) -> None:
-    if result.diverged:
-        for key, round_ in result.diverged.items():
-            where = f"{key.links}, {key.algorithm}, compute {key.compute}, seed {key.seed}"
-            click.echo(f"diverged: {where}: first model that is not finite after round {round_}", err=True)
-        sys.exit(1)
+    if not result.diverged:
+        return
+    for key, round_ in list(result.diverged.items())[:10]:
+        where = f"{key.links}, {key.algorithm}, compute {key.compute}, seed {key.seed}"
+        click.echo(f"diverged: {where}: first model that is not finite after round {round_}", err=True)
+    rest = len(result.diverged) - 10
+    more = f"and {rest} more runs, see manifest.json; " if rest > 0 else ""
+    click.echo(f"{more}a smaller learning_rate may help", err=True)
+    sys.exit(1)
 
 
 class _Speed(TextColumn):

@@ -240,7 +240,18 @@ def load_experiment(source: str | Path, overrides: Mapping[str, Any] | None = No
     table = _read_toml(path)
     for key, value in (overrides or {}).items():
         set_key(table, key, value)
+    for key in overrides or {}:
+        _drop_stale_label(table, key, overrides or {})
     return Experiment.from_table(table, base)
+
+
+def _drop_stale_label(table: dict[str, Any], key: str, overrides: Mapping[str, Any]) -> None:
+    """A label written for other settings must not stand for the overridden ones: one is made anew."""
+    parts = _parts(key)
+    if len(parts) < 3 or parts[0] not in ("links", "algorithms") or parts[2] == "label":
+        return
+    if not any(_parts(other) == [*parts[:2], "label"] for other in overrides):
+        table[parts[0]][int(parts[1])].pop("label", None)
 
 
 def _locate(source: str | Path) -> tuple[Path, Path]:
@@ -302,9 +313,14 @@ def _locate_strings(value: Any, base: Path) -> Any:
     return value
 
 
+def _parts(dotted: str) -> list[str]:
+    """``links[0].prob`` or ``links.0.prob`` -> ["links", "0", "prob"]."""
+    return [part for part in re.split(r"[.\[\]]+", dotted) if part]
+
+
 def set_key(table: dict[str, Any], dotted: str, value: Any) -> None:
     """Set ``problem.num_clients`` or ``links.0.prob`` (``links[0].prob``) in place. Raises ConfigError."""
-    parts = [part for part in re.split(r"[.\[\]]+", dotted) if part]
+    parts = _parts(dotted)
     if not parts:
         raise ConfigError(f"{shorten(dotted)}: is not a key")
     place: Any = table

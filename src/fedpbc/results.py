@@ -232,7 +232,7 @@ def _content(experiment: Experiment) -> dict[str, Any]:
         except OSError as error:
             raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
         _replace_value(table, str(path), f"file with SHA-256 {digest}")
-    return {key: value for key, value in table.items() if key != "figure"}
+    return table
 
 
 def _replace_value(table: Any, old: str, new: str) -> None:

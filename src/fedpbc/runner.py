@@ -18,7 +18,7 @@ import numpy as np
 
 from fedpbc import __version__
 from fedpbc.engine import Inputs, Plan, Programs, Simulation
-from fedpbc.errors import ConfigError, require_memory
+from fedpbc.errors import ConfigError, require_memory, suggest
 from fedpbc.experiment import Cell, CellKey, Experiment, load_experiment
 from fedpbc.results import (
     CellResult,
@@ -61,9 +61,13 @@ class RunResult:
 
         ``where``: links, algorithm, compute. Raises KeyError when no group or more than one fits.
         """
-        groups = [g for g in self.summary["groups"] if all(g[key] == value for key, value in where.items())]
+        all_groups = self.summary["groups"]
+        groups = [g for g in all_groups if all(g.get(key) == value for key, value in where.items())]
         if len(groups) != 1:
-            raise KeyError(f"{where} fits {len(groups)} groups")
+            names = [{key: g[key] for key in ("links", "algorithm", "compute")} for g in all_groups]
+            raise KeyError(f"{where} fits {len(groups)} groups of {names}")
+        if metric not in groups[0]["final"]:
+            raise KeyError(f"no metric {metric}; there are {', '.join(groups[0]['final'])}")
         return groups[0]["final"][metric]["mean"]
 
     @property
@@ -140,8 +144,20 @@ class _Grid:
             e.chunk_size, problem.num_clients
         )
         require_memory("batch_size", e.batch_size, 3 * num_bytes, f"minibatches of {e.chunk_size} clients")
+        self._check_figure(problem)
         for component in (*e.links, *e.algorithms, e.learning_rate):
             component.build(context)
+
+    def _check_figure(self, problem: Problem) -> None:
+        """The figure may only ask for what the problem measures."""
+        x = jax.ShapeDtypeStruct((2, len(problem.init)), problem.init.dtype)
+        measured = jax.eval_shape(lambda p, x: p.metrics(p.params, x, p.block_sums(p.params, x, 0)), problem, x)
+        for metric in self.experiment.figure["metrics"] or []:
+            if metric not in measured:
+                known = ", ".join(measured)
+                raise ConfigError(
+                    f'figure.metrics: "{metric}" is not measured{suggest(metric, measured)}; allowed: {known}'
+                )
 
     def run(self, directory: RunDirectory | None) -> RunResult:
         path = directory.path if directory else None

@@ -21,7 +21,7 @@ def final_table(runs: Sequence[Run]) -> Table:
     for name in (["run"] if labels[0] else []) + ["links", "algorithm", "compute"]:
         table.add_column(name, overflow="fold")
     for name in metrics:
-        table.add_column(name.replace("_", " "), justify="right")
+        table.add_column(name.replace("_", " "), justify="right", overflow="fold", min_width=6)
     previous = None
     for run, label in zip(runs, labels, strict=True):
         for group in run.summary["groups"]:
