@@ -55,6 +55,7 @@ def experiments(runs: Path) -> dict[str, Experiment]:
         "zipf_step": load_experiment("synthetic", {"minibatch": "step", **SPARSE}),
         "zipf_active": load_experiment("synthetic", {"compute": ["active"], **SPARSE}),
         "label": load_experiment("synthetic_by_label"),
+        "label_fast": load_experiment("synthetic_by_label", {"learning_rate": 0.05, **SPARSE}),
         "label_slow": load_experiment("synthetic_by_label", {**SLOW, **SPARSE}),
         "label_decaying": load_experiment("synthetic_by_label", {**DECAYING, **SPARSE}),
         "label_active": load_experiment("synthetic_by_label", {"compute": ["active"], **SPARSE}),
@@ -224,6 +225,7 @@ def main() -> None:
         ("eta = .02 / sqrt(t/10 + 1), 100 cool-down rounds", results["zipf_decaying"]),
     ]
     label = [
+        ("eta = .05", results["label_fast"]),
         ("eta = .005", results["label"]),
         ("eta = .0005", results["label_slow"]),
         ("eta = .02 / sqrt(t/10 + 1), 100 cool-down rounds", results["label_decaying"]),

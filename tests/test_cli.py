@@ -123,7 +123,7 @@ def test_a_full_disk_is_one_line(fedpbc, monkeypatch):
     monkeypatch.setattr("fedpbc.results.write_arrays", full)
     status, _, err = fedpbc("run", "counterexample", "--set", "rounds=2", "--seeds", "0")
     assert status == 1
-    assert err == "error: No space left on device; what was finished is kept, go on with --resume\n"
+    assert err == "error: No space left on device; a run that had started goes on with --resume\n"
 
 
 def test_the_version_and_help(fedpbc):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 
 def main() -> None:
     """Entry point: bad input ends with status 2, other failures with 1; one message, no traceback."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
     try:
         _cli(standalone_mode=False)
     except click.exceptions.Exit as exit_:
@@ -47,11 +51,11 @@ def main() -> None:
         sys.exit(1)
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
-        _fail(f"{where}{error.strerror or error}; what was finished is kept, go on with --resume", 1)
+        _fail(f"{where}{error.strerror or error}; a run that had started goes on with --resume", 1)
     except MemoryError:
         _fail("out of memory; what was finished is kept", 1)
     except RuntimeError as error:
-        if type(error).__name__ != "JaxRuntimeError":
+        if type(error).__name__ != "JaxRuntimeError" and "initialize backend" not in str(error):
             raise
         _fail(f"{str(error).splitlines()[0]}; what was finished is kept", 1)
 
@@ -81,6 +85,8 @@ def run(
     _set_host_devices(devices)
     loaded = _load(experiment, overrides, seeds)
     out = out or Path("runs") / loaded.name
+    if str(out) == ".":
+        raise ConfigError("--out: must name a folder of its own, not the current one")
     from fedpbc.report.tables import final_table
     from fedpbc.results import read_run
     from fedpbc.runner import run as run_experiment

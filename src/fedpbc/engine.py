@@ -78,7 +78,7 @@ class Carry(NamedTuple):
 
 def _keys(seed: Array) -> tuple[Array, Array]:
     """Independent keys for the links and for the samples of a run; algorithms share both."""
-    key = jax.random.key(seed)
+    key = jax.random.key(seed, impl="threefry2x32")
     return jax.random.fold_in(key, 0), jax.random.fold_in(key, 1)
 
 
@@ -274,8 +274,12 @@ class Simulation:
         return {"next_round": np.array(self.next_round), **leaves}
 
     def restore(self, saved: dict[str, np.ndarray]) -> None:
-        """Go on from what ``save`` gave."""
+        """Go on from what ``save`` gave. Raises KeyError or ValueError when it is of another run."""
         leaves, tree = jax.tree.flatten(self.carry)
         loaded = [saved[f"carry{i}"] for i in range(len(leaves))]
+        if [(a.shape, a.dtype) for a in loaded] != [(a.shape, a.dtype) for a in leaves]:
+            raise ValueError("the shapes are those of another run")
+        if not 0 <= int(saved["next_round"]) <= self.num_rounds:
+            raise ValueError("the round is outside the run")
         self.carry = self.programs.put(jax.tree.unflatten(tree, loaded), self.plan.num_devices)
         self.next_round = int(saved["next_round"])

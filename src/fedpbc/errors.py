@@ -42,6 +42,11 @@ def shorten(value: Any, limit: int = 60) -> str:
     return text if len(text) <= limit else text[: limit - 3] + "..."
 
 
+def printable(key: str) -> str:
+    """A key as it is, unless it is too long or would upset a terminal."""
+    return key if key.isprintable() and len(key) <= 60 else shorten(ascii(key))
+
+
 def suggest(word: str, known: Iterable[str]) -> str:
     """`` (did you mean "x"?)`` or nothing."""
     close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)

@@ -19,7 +19,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from fedpbc.algorithms import ALGORITHMS
-from fedpbc.errors import ConfigError, require_memory, shorten, suggest
+from fedpbc.errors import ConfigError, printable, require_memory, shorten, suggest
 from fedpbc.links import LINKS
 from fedpbc.problems import PROBLEMS
 from fedpbc.schedules import Schedule
@@ -127,7 +127,7 @@ class Experiment:
         known = [*options_of(settings), *_TABLES]
         for key in plain:
             if key not in known:
-                raise ConfigError(f"unknown key {key}{suggest(key, known)}; allowed: {', '.join(known)}")
+                raise ConfigError(f"unknown key {printable(key)}{suggest(key, known)}; allowed: {', '.join(known)}")
         values = bind(settings, plain, "", base)
         for key in ("problem", "links", "algorithms"):
             if key not in table:
@@ -158,7 +158,7 @@ class Experiment:
         if self.cooldown_rounds > self.rounds:
             raise ConfigError(f"cooldown_rounds = {self.cooldown_rounds}: must be at most rounds, {self.rounds}")
         rows = len(self.cells()) * (self.rounds // self.eval_every + 2)
-        require_memory("rounds", self.rounds, rows * 15 * 8, f"{rows:,} rows of metrics (see eval_every)")
+        require_memory("rounds", self.rounds, rows * 600, f"{rows:,} rows of metrics (see eval_every)")
 
     @property
     def dtype(self) -> np.dtype:
@@ -273,7 +273,7 @@ def _locate(source: str | Path) -> tuple[Path, Path]:
 
 def _read_toml(path: Path) -> dict[str, Any]:
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         reason = "is not a text file" if isinstance(error, UnicodeDecodeError) else error.strerror
         raise ConfigError(f"{path}: {reason}") from None

@@ -10,6 +10,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import io
+import itertools
 import json
 import os
 import re
@@ -73,11 +74,11 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
     try:
         with np.load(path, allow_pickle=False) as archive:
             return {name: archive[name] for name in archive.files}
-    except (ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise FedpbcError(f"{path}: is damaged: {error}") from None
+    except (ValueError, EOFError, AttributeError, zipfile.BadZipFile) as error:
+        raise FedpbcError(f"{path}: is damaged ({error}); delete it to do that run again") from None
 
 
-_BEFORE_EXPERIMENT = {".lock", "cells", "inputs", ".experiment.toml.tmp"}
+_BEFORE_EXPERIMENT = {".lock", "inputs", ".experiment.toml.tmp"}
 """What a run that was killed at its very start may have left: nothing to compare with."""
 
 
@@ -106,6 +107,8 @@ class RunDirectory:
             raise ConfigError(f"{path}: is not empty; go on with --resume, or choose another --out")
         if found - _BEFORE_EXPERIMENT:
             run._check_same()
+            if run.complete:
+                return run
         try:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -114,8 +117,7 @@ class RunDirectory:
         try:
             if not (path / "experiment.toml").exists():
                 run._write_experiment()
-            if not run.complete:
-                run.cells.mkdir(exist_ok=True)
+            run.cells.mkdir(exist_ok=True)
         except BaseException:
             run.close()
             raise
@@ -128,7 +130,7 @@ class RunDirectory:
         try:
             stored = tomllib.loads(stored_path.read_text(encoding="utf-8"))
             before = Experiment.from_table(stored, self.path)
-        except (ValueError, OSError) as error:
+        except (ValueError, OSError, ConfigError) as error:
             raise ConfigError(f"{stored_path}: cannot be read: {error}") from None
         changed = _difference(_content(before), _content(self.experiment))
         if changed:
@@ -170,7 +172,7 @@ class RunDirectory:
     def load(self, cell: Cell) -> CellResult | None:
         """The result of a finished cell, or None."""
         path = self.cells / f"{cell_name(self.experiment, cell)}.npz"
-        return unpack(read_arrays(path)) if path.is_file() else None
+        return unpack(path, read_arrays(path)) if path.is_file() else None
 
     def save(self, cell: Cell, result: CellResult) -> None:
         """Keep a finished cell; its checkpoint goes."""
@@ -192,7 +194,10 @@ class RunDirectory:
         write_text(self.path / "summary.json", json.dumps(summarise(self.experiment.name, finals), indent=1))
         draw(self.path)
         write_text(self.path / "manifest.json", json.dumps({**manifest, "cells": infos}, indent=1))
-        shutil.rmtree(self.cells, ignore_errors=True)
+        done = self.path / ".cells.done"  # at once, so that a kill leaves all of them or none
+        shutil.rmtree(done, ignore_errors=True)
+        os.replace(self.cells, done)
+        shutil.rmtree(done, ignore_errors=True)
 
     def _models_file(self, cell: Cell) -> str:
         return f"models/{cell_name(self.experiment, cell)}.npz"
@@ -209,7 +214,13 @@ class RunDirectory:
         return (self.path / "manifest.json").is_file() and not any(self.cells.glob("*.npz"))
 
     def read_back(self) -> dict[CellKey, CellResult]:
-        """Every cell of a complete run, from the files it left."""
+        """Every cell of a complete run, from the files it left. Raises FedpbcError when they are damaged."""
+        try:
+            return self._read_back()
+        except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+            raise FedpbcError(f"{self.path}: is damaged ({error}); run it anew with another --out") from None
+
+    def _read_back(self) -> dict[CellKey, CellResult]:
         metrics = read_run(self.path).metrics
         infos = json.loads((self.path / "manifest.json").read_text(encoding="utf-8"))["cells"]
         results = {}
@@ -283,8 +294,15 @@ def pack(result: CellResult) -> dict[str, np.ndarray]:
     }
 
 
-def unpack(arrays: dict[str, np.ndarray]) -> CellResult:
-    """The inverse of ``pack``; other arrays are ignored."""
+def unpack(path: Path, arrays: dict[str, np.ndarray]) -> CellResult:
+    """The inverse of ``pack``; other arrays are ignored. Raises FedpbcError when they are no cell."""
+    try:
+        return _unpack(arrays)
+    except (ValueError, LookupError, AttributeError) as error:
+        raise FedpbcError(f"{path}: is damaged ({error}); delete it to do that run again") from None
+
+
+def _unpack(arrays: dict[str, np.ndarray]) -> CellResult:
     parts: dict[str, dict[str, np.ndarray]] = {"rows": {}, "models": {}}
     for name, values in arrays.items():
         part, _, rest = name.partition("/")
@@ -388,19 +406,33 @@ def read_run(path: str | Path) -> Run:
     try:
         experiment = tomllib.loads((path / "experiment.toml").read_text(encoding="utf-8"))
         summary = json.loads((path / "summary.json").read_text(encoding="utf-8"))
-        return Run(path, experiment, summary, read_metrics(path / "metrics.csv"))
-    except (ValueError, KeyError, IndexError) as error:
-        raise ConfigError(f"{path}: is damaged: {error}") from None
+        run = Run(path, experiment, summary, read_metrics(path / "metrics.csv"))
+        rounds, every = experiment["rounds"], experiment["eval_every"]
+        rows = len(summary["cells"]) * len({*range(0, rounds + 1, every), rounds})
+        if len(run.metrics["round"]) != rows or not all(g["final"] for g in summary["groups"]):
+            raise ValueError(f"metrics.csv has {len(run.metrics['round'])} rows, not {rows}")
+        return run
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise ConfigError(f"{path}: is damaged: {type(error).__name__} {error}") from None
+
+
+_TYPES: dict[str, Any] = {
+    **dict.fromkeys(("links", "algorithm", "compute"), str),
+    **dict.fromkeys(("seed", "round", "num_active", "empty_rounds"), np.int64),
+}
 
 
 def read_metrics(path: Path) -> dict[str, np.ndarray]:
-    """metrics.csv as columns."""
+    """metrics.csv as columns, read in pieces. Raises ValueError when it is no such file."""
     with open(path, encoding="utf-8", newline="") as file:
         reader = csv.reader(file)
-        header = next(reader)
-        columns = list(zip(*reader, strict=True))
-    if not columns:
+        header = next(reader, [])
+        if tuple(header[: len(KEY_COLUMNS)]) != KEY_COLUMNS:
+            raise ValueError(f"metrics.csv must begin with the columns {','.join(KEY_COLUMNS)}")
+        pieces = []
+        while piece := list(itertools.islice(reader, 50_000)):
+            columns = zip(header, zip(*piece, strict=True), strict=True)
+            pieces.append({name: np.array(values, _TYPES.get(name, np.float64)) for name, values in columns})
+    if not pieces:
         raise ValueError("metrics.csv has no rows")
-    types: dict[str, Any] = {"links": str, "algorithm": str, "compute": str, "seed": np.int64, "round": np.int64}
-    types |= {"num_active": np.int64, "empty_rounds": np.int64}
-    return {name: np.array(values, types.get(name, np.float64)) for name, values in zip(header, columns, strict=True)}
+    return {name: np.concatenate([piece[name] for piece in pieces]) for name in header}

@@ -18,7 +18,7 @@ import numpy as np
 
 from fedpbc import __version__
 from fedpbc.engine import Inputs, Plan, Programs, Simulation
-from fedpbc.errors import ConfigError, require_memory, suggest
+from fedpbc.errors import ConfigError, FedpbcError, require_memory, suggest
 from fedpbc.experiment import Cell, CellKey, Experiment, load_experiment
 from fedpbc.results import (
     CellResult,
@@ -97,7 +97,8 @@ def run(
     # "highest": float32 means float32 on accelerators too, which would else multiply matrices in a shorter format.
     # Values that overflow are no warning: they are found, dated and reported as divergence.
     precision = jax.enable_x64(experiment.precision == "float64")
-    with precision, jax.default_matmul_precision("highest"), np.errstate(all="ignore"):
+    generator = jax.threefry_partitionable(True)  # whatever the environment says, a seed gives the same draws
+    with precision, generator, jax.default_matmul_precision("highest"), np.errstate(all="ignore"):
         grid = _Grid(experiment, devices, progress, programs)
         grid.check()
         if out is None:
@@ -191,8 +192,11 @@ class _Grid:
         checkpoint = directory.checkpoint_path(cell) if directory else None
         if checkpoint and checkpoint.is_file():
             saved = read_arrays(checkpoint)
-            simulation.restore(saved)
-            before = unpack(saved)
+            try:
+                simulation.restore(saved)
+            except (KeyError, ValueError) as error:
+                raise FedpbcError(f"{checkpoint}: is damaged ({error}); delete it to do that run again") from None
+            before = unpack(checkpoint, saved)
             parts, times = [before.rows], {name: before.info[name] + times[name] for name in times}
         if self.progress:
             self.progress(cell.key, 0, simulation.next_round)

@@ -13,7 +13,7 @@ from fedpbc.types import Array, TimeFunction
 
 def constant(context: Context, *, value: Positive) -> TimeFunction:
     """eta_t = value."""
-    return TimeFunction(np.asarray(value, context.dtype), _constant)
+    return TimeFunction(context.number("value", value), _constant)
 
 
 def _constant(value: Array, t: Array) -> Array:
@@ -22,7 +22,8 @@ def _constant(value: Array, t: Array) -> Array:
 
 def inverse_sqrt(context: Context, *, initial: Positive, period: Positive = 10.0) -> TimeFunction:
     """eta_t = initial / sqrt(t / period + 1); ``period`` in rounds."""
-    return TimeFunction(np.asarray([initial, period], context.dtype), _inverse_sqrt)
+    params = [context.number("initial", initial), context.number("period", period)]
+    return TimeFunction(np.stack(params), _inverse_sqrt)
 
 
 def _inverse_sqrt(params: Array, t: Array) -> Array:

@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 
-from fedpbc.errors import BadOption, ConfigError, shorten, suggest
+from fedpbc.errors import BadOption, ConfigError, printable, shorten, suggest
 
 INT_MAX = 2**31 - 1
 """The largest integer of any key: rounds, clients and samples are counted in 32 bits on the device."""
@@ -42,7 +42,7 @@ class Range:
 
     def __str__(self) -> str:
         if self.low is not None and self.high is not None:
-            return f" in [{self.low:g}, {self.high:g}]" if self.high < INT_MAX else f" >= {self.low:g}"
+            return f" in [{self.low:g}, {self.high:g}]" if self.high < INT_MAX else f" >= {self.low:g} and < 2^31"
         if self.above is not None:
             return f" > {self.above:g}" + ("" if self.high is None else f" and <= {self.high:g}")
         return f" >= {self.low:g}" if self.low is not None else ""
@@ -88,6 +88,14 @@ class Context:
     """All seeds of the run: seeds whose data differ in length are filled up to one length."""
     problem: Any = None
     """The fedpbc.types.Problem, once it is built: links and algorithms see it, the problem does not."""
+
+    def number(self, option: str, value: float) -> np.ndarray:
+        """A positive option in the precision of the run. Raises BadOption when it is 0 or infinite there."""
+        with np.errstate(all="ignore"):
+            cast = np.asarray(value, self.dtype)
+        if not (np.isfinite(cast) and cast > 0):
+            raise BadOption(option, value, f"is {cast} in {self.dtype}")
+        return cast
 
     def rng(self, purpose: str, seed: int | None = None) -> np.random.Generator:
         """A NumPy generator of this (or another) seed for one purpose; different purposes are independent."""
@@ -178,7 +186,7 @@ def bind(
     for name in table:
         if name not in options:
             known = ", ".join(options) or "none"
-            raise ConfigError(f"unknown key {_join(key, name)}{suggest(name, options)}; allowed: {known}")
+            raise ConfigError(f"unknown key {printable(_join(key, name))}{suggest(name, options)}; allowed: {known}")
     checked: dict[str, Any] = {}
     for name, parameter in options.items():
         if name in table:
@@ -219,8 +227,11 @@ def check(annotation: Any, value: Any, key: str, base: Path) -> Any:
             raise ConfigError(f"{key} = {shorten(value)}: must be {allowed(annotation)}")
         (item,) = typing.get_args(kind)
         return [check(item, v, f"{key}[{i}]", base) for i, v in enumerate(value)]
-    if kind is Path and isinstance(value, str) and value:
-        return (getattr(value, "base", base) / value).resolve()
+    if kind is Path and isinstance(value, str | Path) and str(value):
+        try:
+            return Path(getattr(value, "base", base) / value).resolve()
+        except (ValueError, RuntimeError, OSError) as error:
+            raise ConfigError(f"{key} = {shorten(str(value))}: is no usable path: {error}") from None
     if typing.get_origin(kind) is Literal:
         if isinstance(value, str) and value in typing.get_args(kind):
             return str(value)

@@ -25,7 +25,7 @@ def constant(context: Context, *, value: Fraction) -> np.ndarray:
 
 def vector(context: Context, *, values: list[Fraction]) -> np.ndarray:
     """A list with one probability per client."""
-    return _one_per_client(context, "values", np.array(values))
+    return _one_per_client(context, "values", values, np.array(values))
 
 
 def file(context: Context, *, path: Path) -> np.ndarray:
@@ -34,7 +34,7 @@ def file(context: Context, *, path: Path) -> np.ndarray:
     if not np.all((values >= 0) & (values <= 1)):
         bad = int(np.flatnonzero(~((values >= 0) & (values <= 1)))[0])
         raise BadOption("path", path, f"value {bad} is {values[bad]:g}, must be in [0, 1]")
-    return _one_per_client(context, "path", values)
+    return _one_per_client(context, "path", path, values)
 
 
 def two_groups(context: Context, *, p0: Fraction, p1: Fraction) -> np.ndarray:
@@ -90,10 +90,10 @@ def by_trait(context: Context, *, low: Fraction = 0.1, high: Fraction = 0.9, tra
     return prob
 
 
-def _one_per_client(context: Context, option: str, values: np.ndarray) -> np.ndarray:
+def _one_per_client(context: Context, option: str, given: Any, values: np.ndarray) -> np.ndarray:
     m = context.problem.num_clients
     if len(values) != m:
-        raise BadOption(option, values.tolist(), f"has {len(values)} values, must have one per client, {m}")
+        raise BadOption(option, given, f"has {len(values)} values, must have one per client, {m}")
     return values
 
 
@@ -137,7 +137,7 @@ def sine(context: Context, *, amplitude: Fraction = 0.4, period: Positive = 40.0
     The factor lies in [1 - 2 amplitude, 1]: FedAWE's "sine dynamics" (arXiv 2409.17446). Products below 0
     are cut to 0. ``period`` is in rounds.
     """
-    return TimeFunction({"amplitude": np.array(amplitude), "period": np.array(period)}, _sine)
+    return TimeFunction({"amplitude": np.array(amplitude), "period": context.number("period", period)}, _sine)
 
 
 def _sine(params: dict[str, Array], t: Array) -> Array:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -58,15 +59,29 @@ def draw_run(path: Path) -> None:
 
 def save(figure: Figure, folder: Path, stem: str) -> None:
     """Write ``stem``.png and ``stem``.svg, the same bytes for the same figure."""
-    with mpl.rc_context({"svg.hashsalt": "fedpbc", "svg.fonttype": "path"}), warnings.catch_warnings():
+    with _own_style({"svg.hashsalt": "fedpbc", "svg.fonttype": "path"}), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing from font")  # a label may use any script
         for suffix, metadata in (("png", {"Software": None}), ("svg", {"Date": None})):
             with replacing(folder / f"{stem}.{suffix}") as temporary:
                 figure.savefig(temporary, format=suffix, dpi=150, metadata=metadata)
 
 
+@contextmanager
+def _own_style(settings: Any) -> Iterator[None]:
+    """Matplotlib's defaults, whatever the user's own settings file says."""
+    with mpl.rc_context():
+        mpl.rcdefaults()
+        mpl.rcParams.update(settings)
+        yield
+
+
 def draw(runs: Sequence[Run]) -> Figure:
     """One figure of one or several runs: columns are link settings, rows are who computes and metrics."""
+    with _own_style({}):
+        return _draw(runs)
+
+
+def _draw(runs: Sequence[Run]) -> Figure:
     groups = [group for run in runs for group in run.summary["groups"]]
     links = list(dict.fromkeys(group["links"] for group in groups))
     rows = [
@@ -81,16 +96,20 @@ def draw(runs: Sequence[Run]) -> Figure:
         for j, label in enumerate(links):
             _panel(axes[i, j], series, label, compute, metric)
             if i == 0:
-                axes[i, j].set_title(label, fontsize=10)
+                axes[i, j].set_title(label, fontsize=10, parse_math=False)
         several = len({compute for compute, _ in rows}) > 1
         prefix = f"{COMPUTE_TITLES[compute]}\n" if several else ""
         axes[i, 0].set_ylabel(prefix + TITLES.get(metric, metric.replace("_", " ")))
     for ax in axes[-1]:
         ax.set_xlabel("round t")
-    figure.suptitle(" / ".join(dict.fromkeys(run.name for run in runs)), fontsize=11, fontweight="bold")
+    figure.suptitle(
+        " / ".join(dict.fromkeys(run.name for run in runs)), fontsize=11, fontweight="bold", parse_math=False
+    )
     handles = _legend(series, runs)
     columns = min(len(handles), max(2, int(figure.get_figwidth() / 3.3)))
-    figure.legend(handles=handles, loc="outside lower center", ncols=columns, fontsize=8, frameon=False)
+    legend = figure.legend(handles=handles, loc="outside lower center", ncols=columns, fontsize=8, frameon=False)
+    for text in legend.get_texts():
+        text.set_parse_math(False)
     return figure
 
 

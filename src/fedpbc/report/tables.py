@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rich.table import Table
+from rich.text import Text
 
 from fedpbc.report.figures import run_labels, shown_metrics
 from fedpbc.results import Run
@@ -15,7 +16,7 @@ def final_table(runs: Sequence[Run]) -> Table:
     """One row per links, algorithm and compute; the server's and the mean model's metrics after the last round."""
     labels = run_labels(runs)
     title = " / ".join(dict.fromkeys(run.name for run in runs))
-    table = Table(title=f"{title}: after the last round, mean ± sd over seeds", title_justify="left")
+    table = Table(title=Text(f"{title}: after the last round, mean ± sd over seeds"), title_justify="left")
     metrics = [f"{model}_{metric}" for metric in shown_metrics(runs) for model in ("server", "mean")]
     metrics += ["consensus_distance", "empty_rounds"]
     for name in (["run"] if labels[0] else []) + ["links", "algorithm", "compute"]:
@@ -30,7 +31,7 @@ def final_table(runs: Sequence[Run]) -> Table:
                 table.add_section()
             values = [_cell(group["final"][metric]) for metric in metrics]
             keys = [group["links"] if here != previous else "", group["algorithm"], group["compute"]]
-            table.add_row(*([label] if labels[0] else []), *keys, *values)
+            table.add_row(*map(Text, [*([label] if labels[0] else []), *keys]), *values)
             previous = here
     table.caption = (
         "server: the model the server holds. mean: the mean of all client models, which no server can compute.\n"
