@@ -22,8 +22,8 @@ def markov_contraction(
 ) -> Contraction:
     """Contraction per round over a window of Markov links, by simulation, with a confidence interval.
 
-    Links: P(on | on) = memory + (1 - memory) p, P(on | off) = (1 - memory) p, started from their stationary law p; lag-1
-    autocorrelation ``memory``. The rate is that of the mean-square consensus distance, as rho of Lemma 2, which
+    Links: P(on | on) = memory + (1 - memory) p, P(on | off) = (1 - memory) p, started from their stationary law p;
+    lag-1 autocorrelation ``memory``. The rate is that of the mean-square consensus distance, as rho of Lemma 2, which
     assumes memory 0 (there the rate is at most rho). FedAvg's weights are the same per non-empty round as without
     memory: ``fedavg_weights(p)``. The interval is a bootstrap over ``repetitions`` windows. Shape: p [m]. Raises
     ValueError unless 0 <= memory < 1.
