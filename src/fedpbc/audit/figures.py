@@ -210,7 +210,7 @@ def weights(log: ParticipationLog, rate: np.ndarray, realised: np.ndarray, theor
                 ax.plot(expected[order], y, "o", color=INK, label=theoretical, **hollow)
             ax.axvline(1, **line)
             _named_axis(ax, [labels.token(log.clients[i]) for i in order])
-            ax.set_xlabel("weight in FedAvg, times the fair share")
+            ax.set_xlabel("weight / fair share")
         else:
             for values, color, dashes, label in ((ratio, orange, "-", "this log"), (expected, INK, ":", theoretical)):
                 if values is not None:
@@ -221,7 +221,7 @@ def weights(log: ParticipationLog, rate: np.ndarray, realised: np.ndarray, theor
             ax.axhline(1, **line)
             ax.set_xlim(0, 100)
             ax.set_xlabel("% of the clients, largest weight first")
-            ax.set_ylabel("weight in FedAvg,\ntimes the fair share")
+            ax.set_ylabel("weight / fair share")
         axis = "x" if named else "y"
         if logarithmic:
             ax.set(**{f"{axis}scale": "log"})
@@ -263,10 +263,13 @@ def absences(edges: np.ndarray, counts: np.ndarray, rate: np.ndarray | None, num
                 label="without memory",
             )
         ax.set_yscale("log")
-        ax.set_ylim(bottom=0.5)
+        ax.set_ylim(0.5, max(10.0, 1.5 * float(counts.max())))
+        ax.minorticks_off()
         if edges[-1] > 30 * max(edges[0], 1):
             ax.set_xscale("log")
-            ax.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
+            ax.minorticks_off()
+            step = 1 + (len(edges) - 1) // (13 if figure.get_figwidth() > 5 else 7)
+            ax.set_xticks(edges[::step], [f"{edge:g}" for edge in edges[::step]])
         else:
             ax.xaxis.set_major_locator(MaxNLocator(integer=True))
         ax.yaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,g}"))
@@ -279,7 +282,7 @@ def absences(edges: np.ndarray, counts: np.ndarray, rate: np.ndarray | None, num
     if expected is not None:
         caption += " Grey: what clients with the same rates would give, were every round an independent coin flip."
         caption += " Bars above it at the right: clients stay away longer than chance explains."
-    longest = edges[-1] - (1 if np.all(edges == np.round(edges)) else 0)
+    longest = min(edges[-1] - 1, num_rounds)
     return Picture(
         drawings("absences", draw, 2.6), f"Histogram of absence lengths, up to about {longest:g} rounds.", caption
     )
@@ -350,7 +353,7 @@ def activity(counts: np.ndarray, first_round: int, period: float | None) -> Pict
     else:
         caption = "Active clients per round (thin)" + (f" and the mean over {window} rounds." if window > 1 else ".")
     if folded:
-        caption += f" Second panel: the average cycle of {period:.4g} rounds."
+        caption += " Second panel: the average cycle."
     alt = f"Active clients over {rounds} rounds: between {int(counts.min(initial=0))} and {int(counts.max(initial=0))}."
     heights = {"wide": 2.3, "narrow": 4.0 if folded else 2.3}
     return Picture(drawings("activity", draw, heights), alt, caption)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 from collections.abc import Sequence
 
-from fedpbc.audit.svg import Picture, clean, shorten
+from fedpbc.audit.svg import NO_NAME, Picture, clean, shorten
 
 MAX_LISTED = 20
 """Ids in a sentence."""
@@ -77,7 +77,7 @@ def paragraph(text: str) -> str:
 
 def client_id(client: object) -> str:
     """An id (or group) of the log, escaped and cut; the whole one is its tooltip."""
-    text = clean(client)
+    text = clean(client) or NO_NAME
     whole = f' title="{html.escape(text[:1000])}"' if len(text) > ID_LENGTH else ""
     return f'<bdi class="id"{whole}>{html.escape(shorten(text, ID_LENGTH))}</bdi>'
 
@@ -125,6 +125,11 @@ def in_rounds(number: float) -> str:
     if number < 1:
         return "less than a round"
     return count(round(number), "round") if number >= 10 else f"{number:.2g} round{'' if number == 1 else 's'}"
+
+
+def cycle_of(period: float) -> str:
+    """A period, measured, hence rounded: ``24 rounds``."""
+    return f"{period:.3g} rounds" if period < 1000 else f"{period:,.0f} rounds"
 
 
 def count(number: int, what: str) -> str:

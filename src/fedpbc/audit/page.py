@@ -15,6 +15,7 @@ from fedpbc.audit.markup import (
     client_id,
     client_ids,
     count,
+    cycle_of,
     evidence,
     figure,
     in_rounds,
@@ -25,6 +26,7 @@ from fedpbc.audit.markup import (
     table,
     times,
 )
+from fedpbc.audit.rules import HARMFUL, HARMLESS
 from fedpbc.audit.svg import clean, shorten
 from fedpbc.audit.view import View, value_at
 
@@ -67,15 +69,15 @@ def render(findings: dict[str, Any], log: ParticipationLog) -> str:
 
 def _uneven_answer(view: View) -> str:
     least, most = float(view.rate.min()), float(view.rate.max())
+    never, apart = int(np.sum(view.rate == 0)), len(view.at("participation", "components") or [])
+    groups = f" The clients fall into {apart:,} groups that never meet." if apart > 1 else ""
     if view.by_chance:
-        return (
-            f"Even: the differences between clients (from {percent(least)} to {percent(most)}) are what chance gives."
-        )
+        span = f"from {percent(least)} to {percent(most)}"
+        return f"Even: the differences between clients ({span}) are what chance gives.{groups}"
     gini = view.at("participation", "gini")
     word = "Uneven" if gini is None else "Nearly even" if gini < 0.1 else "Uneven" if gini < 0.3 else "Very uneven"
-    never = int(np.sum(view.rate == 0))
     rest = f"the rarest in {percent(least)}" if not never else f"{never:,} never did"
-    return f"{word}: the busiest client took part in {percent(most)} of the rounds, {rest}."
+    return f"{word}: the busiest client took part in {percent(most)} of the rounds, {rest}.{groups}"
 
 
 def _uneven(view: View) -> str:
@@ -96,6 +98,8 @@ def _uneven(view: View) -> str:
             f" The intervals of {round(view.outside * view.m):,} of {view.m:,} clients leave out the mean"
             f" rate; chance alone would do that to about {expected:.0%} of them."
         )
+    if view.at("participation", "intervals_widened"):
+        text += " The intervals are widened, because rounds resemble the rounds before them."
     parts = [paragraph(text), paragraph(_rounds_text(view)), *map(paragraph, _strangers(view))]
     parts.append(figure(figures.heat_map(view.log, view.rate)))
     confidence = view.at("participation", "confidence") or 0.95
@@ -137,9 +141,12 @@ def _biased_answer(view: View) -> str:
     distance = view.at("bias", "total_variation")
     if distance is None:
         return "The weights could not be computed from this log."
-    word = "Hardly" if distance < 0.05 else "Somewhat" if distance < 0.15 else "Strongly"
-    text = f"{word}: {percent(distance)} of the weight in FedAvg sits on the wrong clients."
-    return text + (" Most of that is chance." if view.by_chance and distance >= 0.05 else "")
+    chance = view.at("bias", "total_variation_by_chance")
+    text = f"{percent(distance)} of the weight in FedAvg sits on the wrong clients"
+    if chance is not None and distance <= chance:
+        return f"Not more than by chance: {text}, and clients that are all alike would give up to {percent(chance)}."
+    word = "Hardly" if distance <= HARMLESS else "Somewhat" if distance < HARMFUL else "Strongly"
+    return f"{word}: {text}."
 
 
 def _biased(view: View) -> str:
@@ -155,6 +162,11 @@ def _biased(view: View) -> str:
         text += (
             f" At the same rates, rounds independent of each other and clients independent of each other would misplace"
             f" {percent(theory)}."
+        )
+    to_sizes = view.at("bias", "total_variation_to_sizes")
+    if to_sizes is not None:
+        text += (
+            f" Measured against the clients' sample sizes instead of equal weights, {percent(to_sizes)} is misplaced."
         )
     parts = [paragraph(text)]
     by_group = view.at("bias", "by_group")
@@ -210,8 +222,8 @@ def _stationary_answer(view: View) -> str:
     text = {None: "Not tested for drift", True: "Not stationary: rates change over time", False: "No drift found"}[
         drift
     ]
-    text += {None: "", True: "; there is memory from round to round", False: "; no memory from round to round"}[memory]
-    return text + (f"; it repeats every {period:.4g} rounds." if period else ".")
+    text += {None: "", True: "; there is memory from round to round", False: "; no memory found"}[memory]
+    return text + (f"; it repeats every {cycle_of(period)}." if period else ".")
 
 
 def _stationary(view: View) -> str:
@@ -246,6 +258,8 @@ def _drift_text(view: View) -> str:
         return f"Nothing says that the clients' rates change over the log ({test})."
     who = drift.get("drifting") or []
     named = f" {count(len(who), 'client')} of {view.m:,} stand out: {client_ids(who)}." if who else ""
+    if drift.get("counts_drift"):
+        named += " The number of active clients per round drifts."
     return (
         f"The clients' rates change over the log ({test}).{named} What was measured over the whole log need not hold"
         " for the next rounds."
@@ -262,7 +276,7 @@ def _memory_text(view: View) -> str:
         span = f" (90% of the clients between {memory['low']:.2f} and {memory['high']:.2f})"
     text = f"The median correlation of a client's participation with its next round is {value:.2f}{span}: "
     if not memory.get("significant"):
-        return text + "no more than chance gives; who took part in a round says nothing about the next."
+        return text + "no more than chance gives."
     if value > 0:
         return (
             text
@@ -282,7 +296,7 @@ def _period_text(view: View) -> str:
         return "No cycle was found in the number of active clients."
     p = f" (p {p_value(period['p_value'])})" if period.get("p_value") is not None else ""
     return (
-        f"The number of active clients repeats every {period['rounds']:.4g} rounds{p}. If rounds are minutes or hours,"
+        f"The number of active clients repeats every {cycle_of(period['rounds'])}{p}. If rounds are minutes or hours,"
         " look for a daily cycle: devices on charge at night, sites that open and close."
     )
 
@@ -292,17 +306,25 @@ def _period_text(view: View) -> str:
 
 def _fedpbc_answer(view: View) -> str:
     half = view.at("mixing", "half_life_rounds")
+    if half is None and view.at("mixing", "contraction") is not None:
+        return "FedPBC weighs all clients equally, but on this log their models would never all agree."
     if half is None:
         return "FedPBC weighs all clients it hears from equally; how fast they would agree could not be measured here."
-    return f"FedPBC weighs all clients equally; on this log the disagreement between them halves in {in_rounds(half)}."
+    cooldown = view.at("mixing", "cooldown_rounds_1e3")
+    speed = f"halves in {in_rounds(half)}" + (
+        "" if cooldown is None else f", and a thousandth is left after {cooldown:,.0f}"
+    )
+    return f"FedPBC weighs all clients equally; on this log the disagreement between them {speed}."
 
 
 def _fedpbc(view: View) -> str:
     mixing = view.at("mixing") or {}
     text = (
         "FedPBC sends the new model at the end of a round, only to the clients it heard from; everybody else goes on"
-        " from its own model. No client counts more because it is heard more often. The price is that the clients'"
-        " models differ in between, and agree only as fast as the log brings them together."
+        " from its own model. So no client counts more because it is heard more often, <strong>if every client computes"
+        " in every round, also when it cannot be reached</strong>; if clients compute only when they take part, it is"
+        " as biased as FedAvg. The price: the clients' models differ, and agree only as fast as the log brings them"
+        " together."
     )
     rows = []
     if mixing.get("contraction") is not None:
@@ -360,8 +382,11 @@ def _advice(findings: dict[str, Any]) -> str:
 def _counts_answers(findings: dict[str, Any]) -> tuple[str, ...]:
     unknown = "Cannot be said: the log holds counts, not clients."
     period = value_at(findings, "stationarity", "period", "rounds")
-    cycle = "No cycle found" if period is None else f"The number of active clients repeats every {period:.4g} rounds"
-    return unknown, unknown, f"{cycle}; the rest needs to know who took part.", unknown, _advice_answer(findings)
+    cycle = "no cycle found" if period is None else f"it repeats every {cycle_of(period)}"
+    p, alpha = (value_at(findings, "stationarity", "drift", key) for key in ("p_value", "alpha"))
+    drift = "" if p is None else "drifts" if p < (alpha or 0.05) else "shows no drift"
+    steady = f"The number of active clients {drift}, {cycle}" if drift else cycle.capitalize()
+    return unknown, unknown, f"{steady}; the rest needs to know who took part.", unknown, _advice_answer(findings)
 
 
 def _counts_only(findings: dict[str, Any], log: ParticipationLog) -> tuple[str, ...]:

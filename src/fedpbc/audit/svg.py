@@ -22,6 +22,8 @@ INK, LINE = "#010203", "#010204"
 """Stand for the page's text colour and the colour of its rules."""
 WIDTHS = {"wide": 7.3, "narrow": 3.4}
 """Inches. Shown at 736 and at 340 pixels of the page, so that text has the same size in both."""
+NO_NAME = "(empty)"
+"""Shown for an id without characters."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,7 @@ class Labels:
 
     def token(self, text: object, limit: int = 16) -> str:
         """What Matplotlib draws (and measures) for a text: about as wide."""
-        shown = shorten(clean(text), limit)
+        shown = shorten(clean(text) or NO_NAME, limit)
         self.texts.append(shown)
         width = sum(1 + (unicodedata.east_asian_width(c) in "WF") for c in shown)
         return f"@{len(self.texts) - 1:0{max(width - 2, 1)}d}@"
