@@ -156,7 +156,7 @@ def _cut_quoted(
 ) -> tuple[dict[str, np.ndarray], np.ndarray]:
     """Like _cut, for a block that holds quotation marks; no cell may go over a line end."""
     rows, lines = [], []
-    reader = csv.reader(io.StringIO(data.decode("utf-8")), strict=True)
+    reader = csv.reader(io.StringIO(data.decode("utf-8")), strict=True, skipinitialspace=True)
     try:
         for row in reader:
             here = line + reader.line_num - 1

@@ -242,7 +242,7 @@ def with_clients(log: ParticipationLog, total: int | None, known: Sequence[str])
 
 
 def _names_for(names: dict[str, None], total: int) -> list[str]:
-    if all(map(_is_integer, names)):
+    if names and all(map(_is_integer, names)):
         numbers = {int(name) for name in names}
         for start in (0, 1):
             if min(numbers) >= start and max(numbers) < total + start:

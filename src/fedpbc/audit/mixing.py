@@ -46,10 +46,10 @@ def mixing(log: ParticipationLog, joined: bool, seed: int = 0) -> Mixing:
     """The contraction (||prod W^t - J||_F^2 / (m-1))^(1/rounds) of the log itself, m the clients seen.
 
     W^t averages the models of A^t and leaves the rest; it is never built: the product acts on the columns of I - J
-    (m up to 2000) or on 16 random ones. A window ends when 1e-6 is left, with the log, or after 10^9 numbers; windows are pooled as exp(sum
-    log left / sum rounds). half_life and cooldown are medians over windows of the rounds until 1/2 and 1/1000 are
-    left, continued at the contraction's speed where a window ended before; None when clients do not all meet
-    (``joined``), for then a part of the distance stays forever.
+    (m up to 2000) or on 16 random ones. A window ends when 1e-6 is left, with the log, or after 10^9 numbers; windows
+    are pooled as exp(sum log left / sum rounds). half_life and cooldown are medians over windows of the rounds until
+    1/2 and 1/1000 are left, continued at the contraction's speed where a window ended before; None when clients do
+    not all meet (``joined``), for then a part of the distance stays forever.
     """
     seen = np.flatnonzero(np.bincount(log.members, minlength=len(log.clients)))
     if len(seen) < 2:

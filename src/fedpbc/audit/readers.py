@@ -8,6 +8,7 @@ import math
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -158,8 +159,8 @@ def _npy_pairs(path: Path, table: np.ndarray, progress: Progress | None) -> Iter
         block = np.asarray(table[first : first + step])
         wrong = np.argwhere((block != 0) & (block != 1)) if block.dtype != bool else np.empty((0, 2))
         if len(wrong):
-            t, i = (int(k) for k in wrong[0])
-            raise ConfigError(f"{path}: row {first + t}, column {i}: must be 0 or 1, is {block[t, i]}")
+            row, column = wrong[0].tolist()
+            raise ConfigError(f"{path}: row {first + row}, column {column}: must be 0 or 1, is {block[row, column]}")
         t, i = np.nonzero(block)
         yield (t + first).astype(np.int32), i.astype(np.int32)
         if progress:
@@ -169,8 +170,7 @@ def _npy_pairs(path: Path, table: np.ndarray, progress: Progress | None) -> Iter
 def read_parquet(path: Path, progress: Progress | None = None) -> Table:
     """Columns round (integer), client (string or integer), active (boolean or integer) or none; needs pyarrow."""
     try:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
+        pa, pq = import_module("pyarrow"), import_module("pyarrow.parquet")
     except ModuleNotFoundError:
         raise FedpbcError(f"{path}: Parquet needs pyarrow: pip install pyarrow") from None
     try:
@@ -202,10 +202,12 @@ def _check_types(path: Path, pa: Any, schema: Any, used: list[str]) -> None:
         kind = schema.field(name).type
         return kind.value_type if pa.types.is_dictionary(kind) else kind
 
-    is_text = lambda kind: pa.types.is_string(kind) or pa.types.is_large_string(kind)  # noqa: E731
-    allowed = {
+    def is_client(kind: Any) -> bool:
+        return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_integer(kind))
+
+    allowed: dict[str, tuple[Any, str]] = {
         "round": (pa.types.is_integer, "integers"),
-        "client": (lambda kind: is_text(kind) or pa.types.is_integer(kind), "strings or integers"),
+        "client": (is_client, "strings or integers"),
         "active": (lambda kind: pa.types.is_boolean(kind) or pa.types.is_integer(kind), "booleans or 0 and 1"),
     }
     for name in used:

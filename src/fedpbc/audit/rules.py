@@ -23,8 +23,8 @@ HARMFUL = 0.14
 """Total variation at which harm was measured: links of .5 and .9, section 1, have .144 and move FedAvg by 72."""
 HARMLESS = 0.05
 """Total variation at which none was: the Zipf links of section 2 have .049, and FedAvg over the active wins there."""
-SLOW = 100
-"""Cool-down rounds above which the links are worse than any measured with a cool-down (200 rounds were run)."""
+SLOW = 200
+"""Cool-down rounds: section 1 ran up to 200, and they sufficed at every pair of probabilities."""
 
 
 @dataclass(frozen=True)
@@ -64,11 +64,15 @@ def _harmful(findings: Findings) -> bool:
 
 
 def _harmless(findings: Findings) -> bool:
-    return _weighed(findings) and (_variation(findings) <= HARMLESS or _by_chance(findings))
+    return _weighed(findings) and _variation(findings) <= HARMLESS
+
+
+def _undecided(findings: Findings) -> bool:
+    return _weighed(findings) and _variation(findings) > HARMLESS and _by_chance(findings)
 
 
 def _between(findings: Findings) -> bool:
-    return _weighed(findings) and not _harmful(findings) and not _harmless(findings)
+    return _weighed(findings) and HARMLESS < _variation(findings) < HARMFUL and not _by_chance(findings)
 
 
 def _seen_apart(findings: Findings) -> bool:
@@ -79,8 +83,9 @@ def _unseen(findings: Findings) -> int:
     return len(findings["participation"]["never_seen"]) if _weighed(findings) else 0
 
 
-def _cooldown(findings: Findings) -> float | None:
-    return findings["mixing"]["cooldown_rounds_1e3"] if _weighed(findings) else None
+def _cooldown(findings: Findings) -> float:
+    """Rounds; 0 when there is no such number."""
+    return float(findings["mixing"]["cooldown_rounds_1e3"] or 0) if _weighed(findings) else 0.0
 
 
 def _drifts(findings: Findings) -> bool:
@@ -90,12 +95,6 @@ def _drifts(findings: Findings) -> bool:
 
 def _moved(findings: Findings) -> str:
     return f"FedAvg puts {_variation(findings):.0%} of its weight on other clients than equal weights would"
-
-
-def _why_harmless(findings: Findings) -> str:
-    if _by_chance(findings):
-        return f"{_moved(findings)}, and equally likely clients would give as much by chance in so few rounds."
-    return f"{_moved(findings)}: at .049, measured, there was hardly a bias to mend and FedPBC lost."
 
 
 RULES: tuple[Rule, ...] = (
@@ -124,8 +123,18 @@ RULES: tuple[Rule, ...] = (
         "even",
         _harmless,
         "Stay with FedAvg over the active clients.",
-        _why_harmless,
+        lambda f: f"{_moved(f)}: at .049, measured, there was hardly a bias to mend and FedPBC lost.",
         ZIPF,
+    ),
+    Rule(
+        "by-chance",
+        _undecided,
+        "Nothing here speaks against FedAvg, but the log is too short to tell; audit again with more rounds.",
+        lambda f: (
+            f"{_moved(f)}, and clients that are all alike would give up to "
+            f"{f['bias']['total_variation_by_chance']:.0%} by chance in so few rounds."
+        ),
+        UNKNOWN,
     ),
     Rule(
         "between",
@@ -138,14 +147,14 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "cool-down",
-        lambda f: _harmful(f) and _cooldown(f) is not None and _cooldown(f) <= SLOW,
+        lambda f: _harmful(f) and 0 < _cooldown(f) <= SLOW,
         "With FedPBC, end with a cool-down: rounds that go on without local steps.",
         lambda f: f"On this log {_cooldown(f):,.0f} of them shrink the distance between the models to a thousandth.",
         COUNTEREXAMPLE,
     ),
     Rule(
         "slow-mixing",
-        lambda f: _harmful(f) and _cooldown(f) is not None and _cooldown(f) > SLOW,
+        lambda f: _harmful(f) and _cooldown(f) > SLOW,
         "Before FedPBC, have the clients take part more often, or accept that their models stay apart.",
         lambda f: (
             f"A cool-down to a thousandth takes {_cooldown(f):,.0f} rounds here: slower than any that was measured."

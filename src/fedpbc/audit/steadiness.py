@@ -194,10 +194,10 @@ def _clients_power(log: ParticipationLog) -> np.ndarray:
     table[place[log.members[wanted]], log.rounds[wanted]] = 1
     power = np.zeros(total // 2 + 1)
     common = log.active_counts() - len(log.rounds) / total
-    common = common / max(np.sqrt(common @ common), 1e-300)
+    common = common / max(float(np.sqrt(common @ common)), 1e-300)
     for row in table[spread[chosen] > 0].astype(np.float64):
         own = row - row.mean() - (np.sum(row * common)) * common
-        power += _power(own) / max(np.sum(own * own), 1e-12)
+        power += _power(own) / max(float(np.sum(own * own)), 1e-12)
     return power
 
 
@@ -235,10 +235,10 @@ def _shape(ratio: np.ndarray) -> float:
     from scipy.optimize import brentq
     from scipy.stats import gamma
 
-    spread = float(np.subtract(*np.quantile(ratio, [0.75, 0.25])))
+    spread = float(np.quantile(ratio, 0.75) - np.quantile(ratio, 0.25))
 
     def excess(k: float) -> float:
-        return float(np.subtract(*gamma.ppf([0.75, 0.25], k))) / k - spread
+        return float(gamma.ppf(0.75, k) - gamma.ppf(0.25, k)) / k - spread
 
     return 1.0 if excess(1.0) <= 0 else 1e4 if excess(1e4) >= 0 else float(brentq(excess, 1.0, 1e4))
 

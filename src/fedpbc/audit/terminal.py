@@ -35,7 +35,7 @@ def report(findings: Findings) -> RenderableType:
 
 
 def _line(text: str) -> Padding:
-    return Padding(Text(text), (0, 0, 0, 3))
+    return Padding(Text(text), (0, 0, 0, 3), expand=False)
 
 
 def _clean(text: str) -> str:
@@ -139,5 +139,5 @@ def _fedpbc(found: dict[str, Any] | None) -> Iterable[str]:
 
 def _advice(entries: list[dict[str, str]]) -> Iterable[RenderableType]:
     for entry in entries:
-        yield Padding(Text(f"* {entry['advice']}", style="green"), (0, 0, 0, 3))
-        yield Padding(Text(f"{entry['reason']} Evidence: {entry['evidence']}."), (0, 0, 0, 5))
+        yield Padding(Text(f"* {entry['advice']}", style="green"), (0, 0, 0, 3), expand=False)
+        yield Padding(Text(f"{entry['reason']} Evidence: {entry['evidence']}."), (0, 0, 0, 5), expand=False)
