@@ -21,8 +21,9 @@ BY_LABEL = "docs/results.md, sections 1 and 4 (links that depend on the data)"
 
 HARMFUL = 0.14
 """Total variation at which harm was measured: links of .5 and .9, section 1, have .144 and move FedAvg by 72."""
-HARMLESS = 0.05
-"""Total variation at which none was: the Zipf links of section 2 have .049, and FedAvg over the active wins there."""
+HARMLESS = 0.06
+"""Total variation at which none was: the Zipf links of section 2 have .049 (a log of their 3000 rounds: .052 to .056),
+and FedAvg over the active clients wins there."""
 SLOW = 200
 """Cool-down rounds: section 1 ran up to 200, and they sufficed at every pair of probabilities."""
 
@@ -123,7 +124,7 @@ RULES: tuple[Rule, ...] = (
         "even",
         _harmless,
         "Stay with FedAvg over the active clients.",
-        lambda f: f"{_moved(f)}: at .049, measured, there was hardly a bias to mend and FedPBC lost.",
+        lambda f: f"{_moved(f)}: at .05, measured, there was hardly a bias to mend and FedPBC lost.",
         ZIPF,
     ),
     Rule(

@@ -65,7 +65,7 @@ def per_client(log: ParticipationLog) -> PerClient:
         repeats[clients] = np.add.reduceat(again, begins)
         overlap += np.bincount(block[again.astype(bool)] - 1, minlength=len(overlap))[: len(overlap)]
         tails = total - 1 - block[np.append(begins[1:], len(block)) - 1]
-        ends[clients] = (block[begins] == 0) + (tails == 0)
+        ends[clients] = (block[begins] == 0).astype(np.int64) + (tails == 0)
         longest[clients] = np.maximum(np.maximum.reduceat(gaps, begins), tails)
         absences += np.histogram(gaps, edges)[0] + np.histogram(tails, edges)[0]
         deviation[clients] = _deviation(block, begins, seen[clients], total)
