@@ -9,7 +9,7 @@ import pytest
 import simulated
 from scipy import stats as scipy_stats
 
-from fedpbc.audit import ParticipationLog
+from fedpbc.audit import ParticipationLog, read_log
 from fedpbc.audit import statistics as found
 from fedpbc.audit.mixing import mixing
 from fedpbc.audit.steadiness import counts_drift, drift, holm, memory, period, runs_test
@@ -73,6 +73,35 @@ def test_realised_weights_predict_fedavg_through_the_exact_identity():
     weights = found.realised_weights(ParticipationLog.from_matrix(table))
     predicted = weights @ centers - a / (1 - a) * (x - x0) / len(after)
     np.testing.assert_allclose(np.mean(after, axis=0), predicted, atol=1e-13)
+
+
+def test_realised_weights_predict_the_simulators_fedavg_on_the_same_trace(tmp_path):
+    """The same identity from round T/2 on: the run reports the mean server model of its second half."""
+    import fedpbc
+    from fedpbc.experiment import Experiment
+
+    m, rounds, s, eta = 10, 60, 3, 0.05
+    rng = np.random.default_rng(5)
+    table = rng.random((rounds, m)) < np.linspace(0.05, 0.8, m)
+    table[~table.any(1), 0] = True
+    centers = rng.standard_normal((m, 4))
+    np.save(tmp_path / "trace.npy", table)
+    np.save(tmp_path / "centers.npy", centers)
+
+    def models(length: int) -> dict[str, np.ndarray]:
+        experiment = Experiment.from_table({
+            "name": "x", "rounds": length, "local_steps": s, "learning_rate": eta, "seeds": [0], "precision": "float64",
+            "problem": {"name": "quadratic", "centers": str(tmp_path / "centers.npy")},
+            "links": [{"name": "trace", "path": str(tmp_path / "trace.npy")}], "algorithms": [{"name": "fedavg"}],
+        })  # fmt: skip
+        (cell,) = fedpbc.run(experiment).cells.values()
+        return cell.models
+
+    whole, half, a = models(rounds), models(rounds // 2), (1 - eta) ** s
+    np.save(tmp_path / "second.npy", table[rounds // 2 :])
+    weights = found.realised_weights(read_log(tmp_path / "second.npy"))
+    predicted = weights @ centers - a / (1 - a) * (whole["server"] - half["server"]) / (rounds // 2)
+    np.testing.assert_allclose(whole["server_average"], predicted, atol=1e-12)
 
 
 def test_components_by_breadth_first_search(monkeypatch):
