@@ -23,8 +23,10 @@ LAYERS = [
     {"engine", "experiment"},
     {"results"},
     {"report"},
+    {"audit"},
     {"runner"},
     {"cli"},
+    {"__main__"},
 ]
 """A module imports from its own layer's package or from layers above it in this list."""
 DRAWS_LATE = {("runner", "report"), ("cli", "report")}

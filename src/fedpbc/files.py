@@ -1,14 +1,35 @@
-"""Arrays read from the user's files: one clear line when something is wrong with them."""
+"""Arrays read from the user's files, one clear line when something is wrong; files written whole or not at all."""
 
 from __future__ import annotations
 
+import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 
 from fedpbc.errors import BadOption, shorten
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A path to write to, that becomes ``path`` when all went well: readers see the old file or the new one."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    try:
+        yield temporary
+        with open(temporary, "rb+") as file:
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file, whole or not at all."""
+    with replacing(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
 
 
 def read_matrix(option: str, path: Path) -> np.ndarray:

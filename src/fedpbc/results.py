@@ -17,8 +17,7 @@ import re
 import shutil
 import tomllib
 import zipfile
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,6 +27,7 @@ import tomli_w
 
 from fedpbc.errors import ConfigError, FedpbcError, shorten
 from fedpbc.experiment import Cell, CellKey, Experiment
+from fedpbc.files import replacing, write_text
 
 KEY_COLUMNS = (*CellKey._fields, "round")
 
@@ -42,25 +42,6 @@ class CellResult:
     """``server``, ``mean`` and ``server_average``, each [d]."""
     info: dict[str, Any]
     """compile_s, run_s, total_s, ms_per_round, num_devices, first_nonfinite_round."""
-
-
-@contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """A path to write to, that becomes ``path`` when all went well: readers see the old file or the new one."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    try:
-        yield temporary
-        with open(temporary, "rb+") as file:
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a text file, whole or not at all."""
-    with replacing(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
 
 
 def write_arrays(path: Path, arrays: dict[str, np.ndarray]) -> None:

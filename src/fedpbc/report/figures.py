@@ -14,7 +14,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from fedpbc.results import Run, read_run, replacing
+from fedpbc.files import replacing
+from fedpbc.results import Run, read_run
 
 COLORS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#555555", "#000000")
 """Okabe and Ito's palette: told apart also by colour-blind readers."""

@@ -1,0 +1,232 @@
+"""CSV with the columns round,client,active, or the active pairs round,client: parsed column-wise with NumPy.
+
+A block of some megabytes is cut at its last line end; commas and line ends are found by comparison, cells of a column
+are gathered into a byte matrix [rows, width], and everything else is arithmetic on that matrix. Ten million rows take
+seconds and only their numbers are kept. A block that holds a quotation mark goes through the csv module.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from fedpbc.audit.log import Names, Progress, Rows, Table
+from fedpbc.errors import ConfigError, shorten, suggest
+
+NEWLINE = b"\n"
+BLOCK = 1 << 22
+LONGEST_CELL = 256
+ACTIVE = {"0": False, "1": True, "true": True, "false": False, "0.0": False, "1.0": True}
+
+
+def read_csv(path: Path, progress: Progress | None = None) -> Table:
+    """The rows of a CSV file. Raises ConfigError, naming file and line, on anything that is not as documented."""
+    columns, notes = _read_header(path)
+    table = Table(
+        iter(()), Names(), gaps_are_empty="active" not in columns, lists_inactive="active" in columns,
+        notes=notes, first_line=2,
+    )  # fmt: skip
+    table.pieces = _pieces(path, columns, table, progress)
+    return table
+
+
+def _read_header(path: Path) -> tuple[list[str], list[str]]:
+    with open(path, "rb") as file:
+        line = file.readline(BLOCK)
+    if not line.strip():
+        raise ConfigError(f"{path}: the file is empty" if not line else f"{path}: line 1: must be the header, is blank")
+    names = [cell.strip().strip('"').lower() for cell in decode(path, line, 1).lstrip("\ufeff").strip().split(",")]
+    missing = [name for name in ("round", "client") if name not in names]
+    if missing:
+        raise ConfigError(
+            f"{path}: line 1: column {missing[0]} is missing{suggest(missing[0], names)}; the first line must be "
+            f"round,client,active or round,client, is {shorten(','.join(names))}"
+        )
+    twice = [name for name in ("round", "client", "active") if names.count(name) > 1]
+    if twice:
+        raise ConfigError(f"{path}: line 1: column {twice[0]} stands there twice")
+    ignored = [name for name in names if name not in ("round", "client", "active")]
+    return names, [f"columns not used: {', '.join(ignored)}"] if ignored else []
+
+
+def decode(path: Path, data: bytes, line: int) -> str:
+    """Text of ``data``, which begins in ``line``. Raises ConfigError when it is not UTF-8 or holds a zero byte."""
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line += data.count(b"\n", 0, error.start)
+        byte = data[error.start]
+        raise ConfigError(f"{path}: line {line}: is not UTF-8 (byte 0x{byte:02x}); save the file as UTF-8") from None
+    if "\0" in text:
+        line += data.count(b"\n", 0, data.index(b"\0"))
+        raise ConfigError(f"{path}: line {line}: holds a zero byte, must be UTF-8 text")
+    return text
+
+
+def _pieces(path: Path, columns: list[str], table: Table, progress: Progress | None) -> Iterator[Rows]:
+    total, line = path.stat().st_size, 2
+    with open(path, "rb") as file:
+        file.readline()
+        rest = b""
+        while True:
+            block = file.read(BLOCK)
+            data = rest + block if block else rest + b"\n" * bool(rest)
+            cut = data.rfind(b"\n") + 1
+            data, rest = data[:cut], data[cut:]
+            if len(rest) > BLOCK:
+                raise ConfigError(f"{path}: line {line + data.count(NEWLINE)}: is longer than {BLOCK:,} bytes")
+            if data:
+                yield _parse(path, data, line, columns, table)
+                line += data.count(b"\n")
+            if progress:
+                progress(file.tell(), total)
+            if not block:
+                return
+
+
+def _parse(path: Path, data: bytes, line: int, columns: list[str], table: Table) -> Rows:
+    if not data.isascii() or b"\0" in data:
+        decode(path, data, line)
+    used = ["round", "client", *(["active"] if "active" in columns else [])]
+    cut = _cut_quoted if b'"' in data else _cut
+    cells, lines = cut(path, data, line, columns, used, table)
+    rounds = _integers(path, cells["round"], lines)
+    codes = _encode(path, cells["client"], lines, table.names)
+    if "active" not in cells:
+        return Rows(rounds, codes, np.ones(len(rounds), bool))
+    return Rows(rounds, codes, _booleans(path, cells["active"], lines))
+
+
+def _cut(
+    path: Path, data: bytes, line: int, columns: list[str], used: list[str], table: Table
+) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """Cells of the used columns as byte strings S[n], and the line of every row."""
+    buffer = np.frombuffer(data, np.uint8)
+    ends = np.flatnonzero(buffer == 10)
+    starts = np.concatenate([[0], ends[:-1] + 1])
+    commas = np.flatnonzero(buffer == 44)
+    num_commas = np.diff(np.searchsorted(commas, ends), prepend=0)
+    ends = ends - ((ends > starts) & (buffer[ends - 1] == 13))
+    filled = ends > starts
+    lines = line + np.arange(len(ends))
+    table.blank_lines.extend(lines[~filled].tolist())
+    wrong = filled & (num_commas != len(columns) - 1)
+    if np.any(wrong):
+        row = int(np.argmax(wrong))
+        raise _wrong_width(path, int(lines[row]), data[starts[row] : ends[row]].decode(), columns)
+    starts, ends, lines = starts[filled], ends[filled], lines[filled]
+    inner = commas.reshape(len(lines), len(columns) - 1)
+    edges_from, edges_to = np.column_stack([starts, inner + 1]), np.column_stack([inner, ends])
+    places = {name: columns.index(name) for name in used}
+    return {name: _gather(path, buffer, edges_from[:, k], edges_to[:, k], lines) for name, k in places.items()}, lines
+
+
+def _wrong_width(path: Path, line: int, text: str, columns: list[str]) -> ConfigError:
+    count = len(text.split(","))
+    hint = "; is the file truncated?" if count < len(columns) else ""
+    return ConfigError(
+        f"{path}: line {line}: must have {len(columns)} cells like the header, has {count}: {shorten(text)}{hint}"
+    )
+
+
+def _gather(path: Path, buffer: np.ndarray, starts: np.ndarray, ends: np.ndarray, lines: np.ndarray) -> np.ndarray:
+    """buffer[starts[i]:ends[i]] without surrounding blanks, as byte strings S[n]."""
+    while np.any(blank := (starts < ends) & np.isin(buffer[starts], (32, 9))):
+        starts = starts + blank
+    while np.any(blank := (starts < ends) & np.isin(buffer[ends - 1], (32, 9))):
+        ends = ends - blank
+    lengths = ends - starts
+    width = max(int(lengths.max(initial=0)), 1)
+    if width > LONGEST_CELL:
+        line = lines[int(np.argmax(lengths))]
+        raise ConfigError(f"{path}: line {line}: holds a cell of {width} bytes, at most {LONGEST_CELL} are allowed")
+    cells = np.zeros((len(starts), width), np.uint8)
+    last = len(buffer) - 1
+    for k in range(width):
+        cells[:, k] = np.where(lengths > k, buffer[np.minimum(starts + k, last)], 0)
+    return cells.view(f"S{width}").ravel()
+
+
+def _cut_quoted(
+    path: Path, data: bytes, line: int, columns: list[str], used: list[str], table: Table
+) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """Like _cut, for a block that holds quotation marks; no cell may go over a line end."""
+    rows, lines = [], []
+    reader = csv.reader(io.StringIO(data.decode("utf-8")), strict=True, skipinitialspace=True)
+    try:
+        for row in reader:
+            here = line + reader.line_num - 1
+            if not row:
+                table.blank_lines.append(here)
+                continue
+            if len(row) != len(columns) or any("\n" in cell for cell in row):
+                raise _wrong_width(path, here, ",".join(row), columns)
+            rows.append([cell.strip().encode() for cell in row])
+            lines.append(here)
+    except csv.Error as error:
+        raise ConfigError(f"{path}: line {line + reader.line_num - 1}: is not CSV: {error}") from None
+    cells = {name: np.array([row[columns.index(name)] for row in rows], np.bytes_) for name in used}
+    for column in cells.values():
+        if column.dtype.itemsize > LONGEST_CELL:
+            raise ConfigError(f"{path}: a cell is longer than {LONGEST_CELL} bytes")
+    return cells, np.array(lines, np.int64)
+
+
+def _integers(path: Path, cells: np.ndarray, lines: np.ndarray) -> np.ndarray:
+    """int64[n] of decimal digits; refuses anything else."""
+    digits = np.ascontiguousarray(cells).view(np.uint8).reshape(len(cells), -1)
+    values = np.zeros(len(cells), np.int64)
+    right = digits[:, 0] != 0 if digits.shape[1] else np.zeros(len(cells), bool)
+    for column in digits.T:
+        is_digit = (column >= 48) & (column <= 57)
+        right &= is_digit | (column == 0)
+        np.multiply(values, 10, out=values, where=is_digit)
+        np.add(values, column.astype(np.int64) - 48, out=values, where=is_digit)
+    if digits.shape[1] > 18:
+        right &= digits[:, 18] == 0
+    if not np.all(right):
+        row = int(np.argmin(right))
+        raise ConfigError(f"{path}: line {lines[row]}: round must be an integer >= 0, is {_shown(cells[row])}")
+    return values
+
+
+def _shown(cell: bytes) -> str:
+    return shorten(cell.decode("utf-8", "replace")) if cell else "empty"
+
+
+def unique(cells: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """np.unique(cells, return_inverse=True) up to order, through a 64-bit hash that is checked."""
+    width = -(-cells.dtype.itemsize // 8)
+    words = cells.astype(f"S{8 * width}").view(np.uint64).reshape(len(cells), width)
+    hashes = words[:, 0].copy()
+    for word in words.T[1:]:
+        hashes *= np.uint64(0x9E3779B97F4A7C15)
+        hashes ^= hashes >> np.uint64(29)
+        hashes += word
+    _, first, inverse = np.unique(hashes, return_index=True, return_inverse=True)
+    values = cells[first]
+    if width > 1 and not np.array_equal(values[inverse], cells):
+        return np.unique(cells, return_inverse=True)
+    return values, inverse
+
+
+def _encode(path: Path, cells: np.ndarray, lines: np.ndarray, names: Names) -> np.ndarray:
+    values, inverse = unique(cells)
+    codes = names.encode([value.decode("utf-8") for value in values.tolist()])
+    if b"" in values.tolist():
+        row = int(np.argmax(cells == b""))
+        raise ConfigError(f"{path}: line {lines[row]}: client is empty, must be a client id")
+    return codes[inverse]
+
+
+def _booleans(path: Path, cells: np.ndarray, lines: np.ndarray) -> np.ndarray:
+    values, inverse = unique(cells)
+    known = [ACTIVE.get(value.decode("utf-8").lower()) for value in values.tolist()]
+    if None in known:
+        row = int(np.argmax(np.isin(inverse, [k for k, value in enumerate(known) if value is None])))
+        raise ConfigError(f"{path}: line {lines[row]}: active must be 0, 1, true or false, is {_shown(cells[row])}")
+    return np.array(known, bool)[inverse]

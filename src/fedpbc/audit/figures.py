@@ -1,0 +1,414 @@
+"""The pictures of an audit's page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import ListedColormap, PowerNorm
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+from fedpbc.audit.svg import INK, LINE, Labels, Picture, drawings
+from fedpbc.report.figures import COLORS, RESERVED
+
+if TYPE_CHECKING:
+    from fedpbc.audit.log import ParticipationLog
+
+MAX_ROWS, MAX_COLUMNS = 400, 600
+"""Cells of the heat map; more clients or rounds share a cell."""
+BLUE = "#1f83c4"
+"""Between the blues of light and dark pages: the heat map's cells are the same in both."""
+MAX_NAMED = 40
+"""Up to so many clients, pictures name each of them."""
+MAX_GROUPS = len(COLORS) - 1
+CHUNK = 1 << 20
+"""Active pairs that are looked at together."""
+
+
+def order_clients(rate: np.ndarray, groups: Sequence[object] | None) -> tuple[np.ndarray, list[tuple[str, int, int]]]:
+    """Clients by falling rate, groups together: (order [m], [(group, first place, place after its last)])."""
+    if groups is None:
+        return np.argsort(-rate, kind="stable"), []
+    names, number = np.unique(np.array([str(group) for group in groups]), return_inverse=True)
+    sizes = np.bincount(number)
+    place = np.empty(len(names), int)
+    place[np.argsort(-np.bincount(number, weights=rate) / sizes, kind="stable")] = np.arange(len(names))
+    order = np.lexsort((-rate, place[number]))
+    by_place = np.argsort(place)
+    stops = np.cumsum(sizes[by_place])
+    starts = stops - sizes[by_place]
+    return order, [(str(names[k]), int(a), int(b)) for k, a, b in zip(by_place, starts, stops, strict=True)]
+
+
+def heat_cells(
+    log: ParticipationLog, order: np.ndarray, segments: list[tuple[str, int, int]]
+) -> tuple[np.ndarray, np.ndarray]:
+    """(share of active pairs [rows, columns], row of each place in ``order`` [m]); goes over the log in pieces."""
+    m, rounds = len(order), max(log.num_rounds, 1)
+    if m <= MAX_ROWS:
+        row_of_place = np.arange(m)
+    elif 1 < len(segments) <= MAX_NAMED:
+        rows = [max(1, (stop - start) * MAX_ROWS // m) for _, start, stop in segments]
+        firsts = np.cumsum([0, *rows[:-1]])
+        pieces = [
+            first + np.arange(stop - start) * count // (stop - start)
+            for first, count, (_, start, stop) in zip(firsts, rows, segments, strict=True)
+        ]
+        row_of_place = np.concatenate(pieces)
+    else:
+        row_of_place = np.arange(m) * MAX_ROWS // m
+    row = np.empty(m, np.int64)
+    row[order] = row_of_place
+    columns = min(rounds, MAX_COLUMNS)
+    height = int(row_of_place[-1]) + 1
+    counts = np.zeros(height * columns, np.int64)
+    for start in range(0, len(log.rounds), CHUNK):
+        column = log.rounds[start : start + CHUNK].astype(np.int64) * columns // rounds
+        counts += np.bincount(row[log.members[start : start + CHUNK]] * columns + column, minlength=len(counts))
+    in_column = np.bincount(np.arange(rounds) * columns // rounds, minlength=columns)
+    pairs = np.outer(np.bincount(row_of_place, minlength=height), in_column)
+    return counts.reshape(height, columns) / pairs, row_of_place
+
+
+def heat_map(log: ParticipationLog, rate: np.ndarray) -> Picture:
+    """Participation, clients x time."""
+    order, segments = order_clients(rate, log.groups)
+    cells, row_of_place = heat_cells(log, order, segments)
+    each = len(order) <= MAX_ROWS and log.num_rounds <= MAX_COLUMNS
+    top = 1.0 if each else min(1.0, max(float(np.quantile(cells, 0.995)), 1e-6) * 1.05)
+    named = len(order) <= MAX_NAMED
+    drawn = segments if 1 < len(segments) <= MAX_NAMED else []
+
+    def draw(figure: Figure, labels: Labels) -> None:
+        ax = figure.subplots()
+        colors: Any = ListedColormap(["#0000", BLUE]) if each else "viridis"
+        first = log.first_round
+        extent = (first - 0.5, first + log.num_rounds - 0.5, len(cells), 0.0)
+        image = ax.imshow(
+            cells,
+            cmap=colors,
+            norm=PowerNorm(0.5, 0, top),
+            aspect="auto",
+            extent=extent,
+            interpolation="none",
+            rasterized=True,
+        )
+        ax.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6 if figure.get_figwidth() > 5 else 4))
+        ax.set_xlabel("round")
+        bounds = [(label, int(row_of_place[a]), int(row_of_place[b - 1]) + 1) for label, a, b in drawn]
+        for _, start, _ in bounds[1:]:
+            ax.axhline(start, color=LINE if each else "white", linewidth=1.2)
+        if named:
+            ax.set_yticks(np.arange(len(order)) + 0.5, [labels.token(log.clients[i]) for i in order], fontsize=7.2)
+        elif drawn:
+            tall = [bound for bound in bounds if bound[2] - bound[1] >= 0.05 * len(cells)]
+            ax.set_yticks([(a + b) / 2 for _, a, b in tall], [labels.token(label) for label, _, _ in tall])
+        else:
+            ax.set_yticks([])
+            ax.set_ylabel("clients, most active on top")
+        ax.tick_params(axis="y", length=0)
+        if not each:
+            place: dict[str, Any] = {"location": "bottom", "pad": 0.02, "fraction": 0.05, "aspect": 35, "shrink": 0.7}
+            bar = figure.colorbar(image, ax=ax, format=FuncFormatter(lambda x, _: f"{100 * x:.2g}%"), **place)
+            bar.outline.set_visible(False)
+            bar.set_ticks([share * top for share in (0, 0.05, 0.25, 0.6, 1)])
+            bar.ax.set_xlabel("share that took part")
+
+    height = 0.16 * len(order) + 0.7 if named else 4.2
+    caption = "Every row is a client, every column a round: coloured where the client took part."
+    if not each:
+        clients, rounds = len(order) / len(cells), log.num_rounds / cells.shape[1]
+        caption = "Every row is " + (f"about {clients:.0f} clients" if clients > 1 else "a client")
+        caption += ", every column " + (f"about {rounds:.3g} rounds" if rounds > 1 else "a round")
+        caption += ": the brighter, the larger the share that took part."
+    caption += " Clients that took part most often are on top" + (", group by group." if drawn else ".")
+    caption += " Vertical stripes are rounds in which few or many took part; broken rows are clients that come and go."
+    alt = f"Heat map of participation: {len(order)} clients by {log.num_rounds} rounds"
+    return Picture(drawings("heat", draw, max(height, 1.3)), alt + ", sorted by participation rate.", caption)
+
+
+def rates(
+    log: ParticipationLog, rate: np.ndarray, low: np.ndarray, high: np.ndarray, confidence: float, mean: float
+) -> Picture:
+    """Participation rates with confidence intervals."""
+    order, segments = order_clients(rate, log.groups)
+    named = len(order) <= MAX_NAMED
+    positive = rate[rate > 0]
+    logarithmic = not named and len(positive) > 0 and rate.max() > 20 * np.median(positive)
+    floor = float(positive.min()) / 2 if logarithmic else 0.0
+
+    def draw(figure: Figure, labels: Labels) -> None:
+        ax = figure.subplots()
+        if named:
+            y = np.arange(len(order))
+            ax.hlines(y, low[order], high[order], color=RESERVED["fedpbc"], linewidth=2, alpha=0.45)
+            ax.plot(rate[order], y, "o", color=RESERVED["fedpbc"], markersize=3.5)
+            ax.axvline(mean, color=INK, linewidth=0.9, linestyle=(0, (4, 3)))
+            _named_axis(ax, [labels.token(log.clients[i]) for i in order])
+            ax.set_xlim(0, min(1.0, float(high.max()) * 1.05) + 0.005)
+            ax.xaxis.set_major_formatter(FuncFormatter(_percent))
+            ax.set_xlabel("rounds with the client")
+        else:
+            for curve, color, label in _curves(rate, order, segments):
+                x = np.linspace(0, 100, len(curve))
+                kwargs: dict[str, Any] = {"label": labels.token(label, 24)} if label else {}
+                ax.fill_between(
+                    x,
+                    np.maximum(low[curve], floor),
+                    np.maximum(high[curve], floor),
+                    color=color,
+                    alpha=0.25,
+                    linewidth=0,
+                )
+                ax.plot(x, np.where(rate[curve] >= floor, rate[curve], np.nan), color=color, linewidth=1.3, **kwargs)
+            ax.axhline(mean, color=INK, linewidth=0.9, linestyle=(0, (4, 3)))
+            if logarithmic:
+                ax.set_yscale("log")
+            ax.set_ylim(bottom=floor)
+            ax.set_xlim(0, 100)
+            ax.yaxis.set_major_formatter(FuncFormatter(_percent))
+            ax.set_ylabel("rounds with the client")
+            ax.set_xlabel(
+                "% of the clients" + (" of each group" if _by_group(segments) else "") + ", most active first"
+            )
+            _legend(figure, ax)
+        _dress(ax)
+
+    caption = f"{'Dot' if named else 'Line'}: share of the rounds in which a client took part. "
+    caption += f"{'Bar' if named else 'Band'}: its {confidence:.0%} confidence interval. Dashed: the mean."
+    caption += " The further the intervals stay from the dashed line, the less is it chance."
+    if logarithmic:
+        caption += " The scale is logarithmic" + (", without clients never seen." if rate.min() == 0 else ".")
+    span = f"from {_percent(rate.min())} to {_percent(rate.max())}, mean {_percent(mean)}"
+    height = 0.16 * len(order) + 0.7 if named else 2.9
+    return Picture(drawings("rates", draw, max(height, 1.3)), f"Participation rates of the clients: {span}.", caption)
+
+
+def weights(log: ParticipationLog, rate: np.ndarray, realised: np.ndarray, theory: np.ndarray | None) -> Picture:
+    """Effective weights in FedAvg, in units of the fair share 1/m."""
+    order, _ = order_clients(rate, log.groups)
+    named = len(order) <= MAX_NAMED
+    ratio = realised * len(order)
+    expected = None if theory is None else theory * len(order)
+    positive = ratio[ratio > 0]
+    logarithmic = len(positive) > 0 and ratio.max() > 30 * np.median(positive)
+    orange = RESERVED["fedavg"]
+
+    def draw(figure: Figure, labels: Labels) -> None:
+        ax = figure.subplots()
+        line: dict[str, Any] = {"color": RESERVED["fedpbc"], "linewidth": 1.2, "label": "fair share 1/m"}
+        theoretical = "independent rounds"
+        if named:
+            y = np.arange(len(order))
+            ax.hlines(y, 1, ratio[order], color=orange, linewidth=2, alpha=0.45)
+            ax.plot(ratio[order], y, "o", color=orange, markersize=3.5, label="this log")
+            if expected is not None:
+                hollow: dict[str, Any] = {"markerfacecolor": "none", "markeredgewidth": 0.8, "markersize": 5.5}
+                ax.plot(expected[order], y, "o", color=INK, label=theoretical, **hollow)
+            ax.axvline(1, **line)
+            _named_axis(ax, [labels.token(log.clients[i]) for i in order])
+            ax.set_xlabel("weight / fair share")
+        else:
+            for values, color, dashes, label in ((ratio, orange, "-", "this log"), (expected, INK, ":", theoretical)):
+                if values is not None:
+                    curve = np.sort(values)[::-1][_spread(len(values))]
+                    x = np.linspace(0, 100, len(curve))
+                    kept = curve > 0 if logarithmic else slice(None)
+                    ax.plot(x[kept], curve[kept], color=color, linestyle=dashes, linewidth=1.5, label=label)
+            ax.axhline(1, **line)
+            ax.set_xlim(0, 100)
+            ax.set_xlabel("% of the clients, largest weight first")
+            ax.set_ylabel("weight / fair share")
+        axis = "x" if named else "y"
+        if logarithmic:
+            ax.set(**{f"{axis}scale": "log"})
+            (ax.xaxis if named else ax.yaxis).set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
+        else:
+            ax.set(**{f"{axis}lim": (0, None)})
+        _legend(figure, ax)
+        _dress(ax)
+
+    caption = "Orange: how much each client counts in FedAvg on this log, as a multiple of the fair share 1/m (blue)."
+    if expected is not None:
+        caption += f" {'Rings' if named else 'Dotted'}: what independent rounds with the same rates would give."
+    if logarithmic and (missing := int(np.sum(ratio <= 0))):
+        caption += f" The scale is logarithmic; {missing:,} clients of weight 0 are not drawn."
+    alt = f"Effective weights in FedAvg: between {ratio.min():.2g} and {ratio.max():.2g} times the fair share 1/m."
+    height = 0.16 * len(order) + 0.9 if named else 2.9
+    return Picture(drawings("weights", draw, max(height, 1.5)), alt, caption)
+
+
+def absences(edges: np.ndarray, counts: np.ndarray, rate: np.ndarray | None, num_rounds: int) -> Picture:
+    """Lengths of absences, and what clients without memory would give."""
+    expected = None if rate is None else expected_absences(edges, rate, num_rounds)
+    used = max(np.flatnonzero(counts), default=0) + 1
+    edges, counts = edges[: used + 1], counts[:used]
+
+    def draw(figure: Figure, labels: Labels) -> None:
+        ax = figure.subplots()
+        gray = COLORS[6]
+        ax.stairs(counts, edges, fill=True, color=COLORS[5], alpha=0.75, baseline=0.5, label="this log")
+        if expected is not None:
+            seen = np.where(expected[:used] >= 0.5, expected[:used], np.nan)
+            ax.plot(
+                np.sqrt(edges[:-1] * edges[1:]),
+                seen,
+                "o-",
+                color=gray,
+                markersize=3,
+                linewidth=1,
+                label="without memory",
+            )
+        ax.set_yscale("log")
+        ax.set_ylim(0.5, max(10.0, 1.5 * float(counts.max())))
+        ax.minorticks_off()
+        if edges[-1] > 30 * max(edges[0], 1):
+            ax.set_xscale("log")
+            ax.minorticks_off()
+            step = 1 + (len(edges) - 1) // (13 if figure.get_figwidth() > 5 else 7)
+            ax.set_xticks(edges[::step], [f"{edge:g}" for edge in edges[::step]])
+        else:
+            ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+        ax.yaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,g}"))
+        ax.set_xlabel("length of an absence, rounds")
+        ax.set_ylabel("how many")
+        _legend(figure, ax)
+        _dress(ax)
+
+    caption = "How many absences (rounds in a row without a client) were how long, over all clients."
+    if expected is not None:
+        caption += " Grey: what clients with the same rates would give, were every round an independent coin flip."
+        caption += " Bars above it at the right: clients stay away longer than chance explains."
+    longest = min(edges[-1] - 1, num_rounds)
+    return Picture(
+        drawings("absences", draw, 2.6), f"Histogram of absence lengths, up to about {longest:g} rounds.", caption
+    )
+
+
+def expected_absences(edges: np.ndarray, rate: np.ndarray, num_rounds: int) -> np.ndarray:
+    """Expected number of absences with edges[k] <= length < edges[k + 1] of clients without memory.
+
+    A client of rate p and T rounds has (1 - p)^k (1 + (T - k) p) absences of k rounds or more. Shapes: [n + 1], [m]
+    -> [n].
+
+    >>> expected_absences(np.array([1, 2, 3]), np.array([0.5]), 2)
+    array([0.5 , 0.25])
+    """
+    values, how_many = np.unique(rate, return_counts=True)
+    at_least = np.zeros(len(edges))
+    for i, edge in enumerate(edges):
+        k = np.ceil(max(edge, 1))
+        if k <= num_rounds:
+            at_least[i] = how_many @ ((1 - values) ** k * (1 + (num_rounds - k) * values))
+    return at_least[:-1] - at_least[1:]
+
+
+def activity(counts: np.ndarray, first_round: int, period: float | None) -> Picture:
+    """Active clients over time and, when there is a period, over one cycle."""
+    rounds = len(counts)
+    bins = min(rounds, MAX_COLUMNS)
+    starts = np.arange(bins) * rounds // bins
+    low, high = np.minimum.reduceat(counts, starts), np.maximum.reduceat(counts, starts)
+    mean = np.add.reduceat(counts, starts) / np.diff([*starts, rounds])
+    binned = bins < rounds
+    longest = max(1, bins // 20) if period is None else max(1, int(period * bins / rounds / 5))
+    window = min(bins, longest, 15)
+    smooth = np.convolve(mean, np.ones(window), "same") / np.convolve(np.ones(bins), np.ones(window), "same")
+    folded = period is not None and 3 <= period <= rounds / 2
+
+    def draw(figure: Figure, labels: Labels) -> None:
+        blue = RESERVED["fedpbc"]
+        wide = figure.get_figwidth() > 5
+        if folded:
+            grid = {"ncols": 2, "width_ratios": [3, 1]} if wide else {"nrows": 2}
+            pair: Any = figure.subplots(**grid, sharey=True)
+            ax, cycle = pair
+            _cycle(cycle, counts, float(period or 0), blue)
+            if not wide:
+                cycle.set_ylabel("active clients")
+        else:
+            ax = figure.subplots()
+        x = first_round + (starts + np.array([*starts[1:], rounds]) - 1) / 2
+        if binned:
+            ax.fill_between(x, low, high, color=blue, alpha=0.22, linewidth=0)
+        else:
+            ax.plot(x, mean, color=blue, linewidth=0.7, alpha=0.45, marker="." if rounds < 3 else "")
+        ax.plot(x, smooth, color=blue, linewidth=1.4)
+        ax.set_xlim(first_round - 0.5, first_round + rounds - 0.5)
+        ax.set_ylim(0, max(float(counts.max(initial=0)) * 1.05, 1))
+        ax.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=5))
+        ax.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=7 if wide else 4))
+        ax.set_xlabel("round")
+        ax.set_ylabel("active clients")
+        _dress(ax)
+
+    if binned:
+        caption = (
+            f"Active clients per round. Every point is about {rounds / bins:.3g} rounds: band from the fewest to the"
+        )
+        caption += " most, line their mean."
+    else:
+        caption = "Active clients per round (thin)" + (f" and the mean over {window} rounds." if window > 1 else ".")
+    if folded:
+        caption += " Second panel: the average cycle."
+    alt = f"Active clients over {rounds} rounds: between {int(counts.min(initial=0))} and {int(counts.max(initial=0))}."
+    heights = {"wide": 2.3, "narrow": 4.0 if folded else 2.3}
+    return Picture(drawings("activity", draw, heights), alt, caption)
+
+
+def _cycle(ax: Axes, counts: np.ndarray, period: float, color: str) -> None:
+    bins = int(min(np.round(period), 48))
+    phase = np.minimum((np.arange(len(counts)) % period * bins / period).astype(int), bins - 1)
+    mean = np.bincount(phase, counts, minlength=bins) / np.maximum(np.bincount(phase, minlength=bins), 1)
+    ax.stairs(mean, np.linspace(0, period, bins + 1), color=color, linewidth=1.4, baseline=None)
+    ax.set_xlim(0, period)
+    ax.set_ylim(bottom=0)
+    ax.set_xlabel("round of the cycle")
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=4))
+    _dress(ax)
+
+
+def _by_group(segments: list[tuple[str, int, int]]) -> bool:
+    return 1 < len(segments) <= MAX_GROUPS
+
+
+def _curves(
+    rate: np.ndarray, order: np.ndarray, segments: list[tuple[str, int, int]]
+) -> Iterator[tuple[np.ndarray, str, str]]:
+    """(clients on the curve, its colour, its label), a curve per group when there are few."""
+    if not _by_group(segments):
+        yield order_clients(rate, None)[0][_spread(len(order))], RESERVED["fedpbc"], ""
+        return
+    free = [RESERVED["fedpbc"], *(color for color in COLORS[:MAX_GROUPS] if color != RESERVED["fedpbc"])]
+    for color, (label, start, stop) in zip(free, segments, strict=False):
+        yield order[start:stop][_spread(stop - start)], color, label
+
+
+def _spread(n: int) -> np.ndarray:
+    return np.unique(np.linspace(0, n - 1, min(n, MAX_COLUMNS)).astype(int))
+
+
+def _percent(value: Any, position: Any = None) -> str:
+    return f"{100 * value:.3g}%"
+
+
+def _named_axis(ax: Axes, labels: list[str]) -> None:
+    ax.set_yticks(np.arange(len(labels)), labels, fontsize=7.2)
+    ax.set_ylim(len(labels) - 0.5, -0.5)
+    ax.tick_params(axis="y", length=0)
+
+
+def _dress(ax: Axes) -> None:
+    ax.grid(True, color=LINE, linewidth=0.5)
+    ax.set_axisbelow(True)
+    ax.spines[["top", "right"]].set_visible(False)
+
+
+def _legend(figure: Figure, ax: Axes) -> None:
+    handles, names = ax.get_legend_handles_labels()
+    if handles:
+        columns = 3 if figure.get_figwidth() > 5 else 2
+        figure.legend(handles, names, loc="outside upper left", ncols=columns, frameon=False, fontsize=8)

@@ -1,0 +1,199 @@
+"""Question 5 of an audit: one table of rules. A later study refreshes RULES and the thresholds, nothing else.
+
+The evidence of a rule is a section of docs/results.md, whose experiments have other clients, other data and other
+links than the log at hand; where no experiment supports a rule it says "not known".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+Findings = dict[str, Any]
+"""What ``fedpbc.audit.audit`` returns and audit.json holds; keys in docs/audit.md."""
+
+UNKNOWN = "not known"
+COUNTEREXAMPLE = "docs/results.md, section 1 (the counterexample)"
+ZIPF = "docs/results.md, section 2 (almost equal links)"
+READINGS = "docs/results.md, sections 1, 3 and 4 (only active clients compute)"
+BY_LABEL = "docs/results.md, sections 1 and 4 (links that depend on the data)"
+
+HARMFUL = 0.14
+"""Total variation at which harm was measured: links of .5 and .9, section 1, have .144 and move FedAvg by 72."""
+HARMLESS = 0.06
+"""Total variation at which none was: the Zipf links of section 2 have .049 (a log of their 3000 rounds: .052 to .056),
+and FedAvg over the active clients wins there."""
+SLOW = 200
+"""Cool-down rounds: section 1 ran up to 200, and they sufficed at every pair of probabilities."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """When ``applies(findings)``, say ``advice`` because of ``reason(findings)``."""
+
+    name: str
+    applies: Callable[[Findings], bool]
+    advice: str
+    reason: Callable[[Findings], str]
+    evidence: str
+
+
+def advise(findings: Findings) -> list[dict[str, str]]:
+    """The rules that apply, in the order of the table."""
+    return [
+        {"rule": rule.name, "advice": rule.advice, "reason": rule.reason(findings), "evidence": rule.evidence}
+        for rule in RULES
+        if rule.applies(findings)
+    ]
+
+
+def _weighed(findings: Findings) -> bool:
+    return findings["bias"] is not None
+
+
+def _variation(findings: Findings) -> float:
+    return float(findings["bias"]["total_variation"])
+
+
+def _by_chance(findings: Findings) -> bool:
+    return _variation(findings) <= findings["bias"]["total_variation_by_chance"]
+
+
+def _harmful(findings: Findings) -> bool:
+    return _weighed(findings) and _variation(findings) >= HARMFUL and not _by_chance(findings)
+
+
+def _harmless(findings: Findings) -> bool:
+    return _weighed(findings) and _variation(findings) <= HARMLESS
+
+
+def _undecided(findings: Findings) -> bool:
+    return _weighed(findings) and _variation(findings) > HARMLESS and _by_chance(findings)
+
+
+def _between(findings: Findings) -> bool:
+    return _weighed(findings) and HARMLESS < _variation(findings) < HARMFUL and not _by_chance(findings)
+
+
+def _seen_apart(findings: Findings) -> bool:
+    return _weighed(findings) and len(findings["participation"]["components"]) > 1
+
+
+def _unseen(findings: Findings) -> int:
+    return len(findings["participation"]["never_seen"]) if _weighed(findings) else 0
+
+
+def _cooldown(findings: Findings) -> float:
+    """Rounds; 0 when there is no such number."""
+    return float(findings["mixing"]["cooldown_rounds_1e3"] or 0) if _weighed(findings) else 0.0
+
+
+def _drifts(findings: Findings) -> bool:
+    p = findings["stationarity"]["drift"]["p_value"]
+    return p is not None and bool(p < findings["stationarity"]["drift"]["alpha"])
+
+
+def _moved(findings: Findings) -> str:
+    return f"FedAvg puts {_variation(findings):.0%} of its weight on other clients than equal weights would"
+
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        "counts-only",
+        lambda f: bool(f["log"]["counts_only"]),
+        "Log which clients take part in each round, then audit again.",
+        lambda f: "The log holds counts only: rates, weights and mixing cannot be had from it.",
+        UNKNOWN,
+    ),
+    Rule(
+        "biased",
+        _harmful,
+        "If the clients' data differ and every client can compute in every round, use FedPBC instead of FedAvg.",
+        lambda f: f"{_moved(f)}. If the rare clients' data differ, FedAvg fits the frequent ones; FedPBC did not.",
+        BY_LABEL,
+    ),
+    Rule(
+        "only-active-compute",
+        _harmful,
+        "If clients compute only in the rounds they take part in, stay with FedAvg over the active clients.",
+        lambda f: "FedPBC then is as biased as FedAvg and slower. The log cannot say which of the two holds for you.",
+        READINGS,
+    ),
+    Rule(
+        "even",
+        _harmless,
+        "Stay with FedAvg over the active clients.",
+        lambda f: f"{_moved(f)}: at .05, measured, there was hardly a bias to mend and FedPBC lost.",
+        ZIPF,
+    ),
+    Rule(
+        "by-chance",
+        _undecided,
+        "Nothing here speaks against FedAvg, but the log is too short to tell; audit again with more rounds.",
+        lambda f: (
+            f"{_moved(f)}, and clients that are all alike would give up to "
+            f"{f['bias']['total_variation_by_chance']:.0%} by chance in so few rounds."
+        ),
+        UNKNOWN,
+    ),
+    Rule(
+        "between",
+        _between,
+        "Try both FedAvg and FedPBC on a held-out set of the rarest clients.",
+        lambda f: (
+            f"{_moved(f)}: harm was measured from {HARMFUL:g} on and none up to {HARMLESS:g}, nothing in between."
+        ),
+        UNKNOWN,
+    ),
+    Rule(
+        "cool-down",
+        lambda f: _harmful(f) and 0 < _cooldown(f) <= SLOW,
+        "With FedPBC, end with a cool-down: rounds that go on without local steps.",
+        lambda f: f"On this log {_cooldown(f):,.0f} of them shrink the distance between the models to a thousandth.",
+        COUNTEREXAMPLE,
+    ),
+    Rule(
+        "slow-mixing",
+        lambda f: _harmful(f) and _cooldown(f) > SLOW,
+        "Before FedPBC, have the clients take part more often, or accept that their models stay apart.",
+        lambda f: (
+            f"A cool-down to a thousandth takes {_cooldown(f):,.0f} rounds here: slower than any that was measured."
+        ),
+        UNKNOWN,
+    ),
+    Rule(
+        "never-meet",
+        _seen_apart,
+        "Bring the groups together in some rounds; no method that averages the active clients can join them.",
+        lambda f: (
+            f"{len(f['participation']['components'])} groups of clients never take part in a common round, directly "
+            "or through others: this follows from how averaging works, no experiment was run."
+        ),
+        UNKNOWN,
+    ),
+    Rule(
+        "never-seen",
+        lambda f: _unseen(f) > 0,
+        "Find out why some clients never take part; their data cannot influence any model.",
+        lambda f: f"{_unseen(f):,} of {f['log']['num_clients']:,} clients never appear.",
+        UNKNOWN,
+    ),
+    Rule(
+        "changing",
+        lambda f: _drifts(f) or f["stationarity"]["period"]["rounds"] is not None,
+        "Do not rely on probabilities estimated from the whole log.",
+        lambda f: (
+            "Participation changes over the log, so such weights would be wrong for a part of it; methods that "
+            "use them were not tested on links that change."
+        ),
+        UNKNOWN,
+    ),
+    Rule(
+        "short",
+        lambda f: f["log"]["num_rounds"] < 100,
+        "Audit again with more rounds.",
+        lambda f: f"{f['log']['num_rounds']} rounds are few: intervals are wide and the tests find only large effects.",
+        UNKNOWN,
+    ),
+)

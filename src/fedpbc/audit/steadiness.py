@@ -1,0 +1,261 @@
+"""Question 3 of an audit: do rates drift, do rounds remember, is there a cycle. Tests, with what they assume."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from fedpbc.audit.log import ParticipationLog
+from fedpbc.audit.statistics import BLOCK_PAIRS, PerClient
+
+ALPHA = 0.05
+MEMORY_ALPHA = 0.01
+FEWEST_ROUNDS = 20
+"""No test on less."""
+FEWEST_EVENTS = 5
+"""A client is tested for drift when it was active, and inactive, at least so often."""
+CYCLES = 3
+"""A period must fit so often into the log."""
+NEIGHBOURS = 30
+SAMPLED_CLIENTS = 200
+TRANSFORM_CELLS = 20_000_000
+
+
+class Memory(NamedTuple):
+    """Lag-1 autocorrelation."""
+
+    each: np.ndarray
+    """r_i, f[m]; nan for clients always or never active."""
+    pooled: float
+    """One r for all clients, each weighing p_i (1 - p_i)."""
+    p_value: float
+    """Two-sided, of the pooled r under rounds independent of each other."""
+    used: np.ndarray
+    """r_i >= 0 that intervals and the drift test allow for, f[m]: 0 where no memory was found."""
+
+
+def memory(log: ParticipationLog, stats: PerClient) -> Memory:
+    """Does a round depend on the one before?
+
+    r_i = sum_t (a_t - p)(a_(t+1) - p) / (T p (1-p)) + 1/T, a_t = 1{i in A^t}; 1/T undoes the bias. Pooled: z =
+    sum D_t / sqrt(sum D_t^2), D_t = sum_i (a_t - p_i)(a_(t+1) - p_i) + sum_i p_i (1-p_i)/(T-1): uncorrelated over t
+    when rounds are independent, however clients depend on each other within a round. A single client counts when its
+    number of runs is improbable (exact, Wald and Wolfowitz) after Holm's correction.
+    """
+    from scipy.stats import norm
+
+    total, rate = log.num_rounds, stats.seen / log.num_rounds
+    spread = rate * (1 - rate)
+    products = stats.repeats - rate * (2 * stats.seen - stats.ends) + (total - 1) * rate**2
+    with np.errstate(invalid="ignore", divide="ignore"):
+        each = np.where(spread > 0, np.minimum(products / (total * spread) + 1 / total, 1), np.nan)
+    if total < FEWEST_ROUNDS or not np.any(spread > 0):
+        return Memory(each, 0.0, 1.0, np.zeros(len(rate)))
+    terms = _products(log, stats, rate) + spread.sum() / (total - 1)
+    scale = np.sqrt(np.sum(terms**2))
+    p_value = float(2 * norm.sf(abs(terms.sum()) / scale)) if scale > 0 else 1.0
+    pooled = float(terms.sum() / (total * spread.sum()))
+    used = np.full(len(rate), max(pooled, 0.0) if p_value < MEMORY_ALPHA else 0.0)
+    own = holm(runs_test(stats.seen, stats.repeats, total)) < ALPHA
+    used[own] = each[own]
+    return Memory(each, pooled, p_value, np.clip(np.nan_to_num(used), 0, 0.99))
+
+
+def _products(log: ParticipationLog, stats: PerClient, rate: np.ndarray) -> np.ndarray:
+    """sum_i (a_t - p_i)(a_(t+1) - p_i), [T-1]."""
+    expected = np.zeros(log.num_rounds)
+    for first in range(0, len(log.members), BLOCK_PAIRS):
+        part = slice(first, first + BLOCK_PAIRS)
+        expected += np.bincount(log.rounds[part], rate[log.members[part]], minlength=len(expected))
+    return stats.overlap - expected[:-1] - expected[1:] + np.sum(rate**2)
+
+
+def runs_test(seen: np.ndarray, repeats: np.ndarray, total: int) -> np.ndarray:
+    """Two-sided p-values [m] of the number of runs of active rounds, S - repeats, given S.
+
+    P(runs = k) = C(T-S+1, k) C(S-1, S-k) / C(T, S): hypergeometric; normal where its variance is large.
+    """
+    from scipy.stats import hypergeom, norm
+
+    runs, slots = seen - repeats, total - seen + 1
+    mean = seen * slots / total
+    variance = seen * slots / total * (seen - 1) / total * (total - seen) / max(total - 1, 1)
+    p = np.ones(len(seen))
+    large, small = variance > 25, (variance > 0) & (variance <= 25)
+    distance = np.abs(runs - mean)[large] - 0.5
+    p[large] = 2 * norm.sf(np.maximum(distance, 0) / np.sqrt(variance[large]))
+    law = hypergeom(total, slots[small], seen[small])
+    p[small] = 2 * np.minimum(law.cdf(runs[small]), law.sf(runs[small] - 1))
+    return np.minimum(p, 1)
+
+
+def holm(p: np.ndarray) -> np.ndarray:
+    """Holm's adjusted p-values [n]: max over the k smallest of (n - k + 1) p_(k), at most 1."""
+    order = np.argsort(p)
+    adjusted = np.maximum.accumulate((len(p) - np.arange(len(p))) * p[order])
+    result = np.empty(len(p))
+    result[order] = np.minimum(adjusted, 1)
+    return result
+
+
+class Drift(NamedTuple):
+    """Do rates change over the log?"""
+
+    p_value: float | None
+    """Smallest adjusted p-value; None when nothing could be tested."""
+    drifting: np.ndarray
+    """Numbers of the clients whose adjusted p-value is below ALPHA."""
+    tested: int
+    """How many clients were active, and inactive, often enough."""
+    counts_drift: bool
+    """Whether the number of active clients per round drifts."""
+
+
+def drift(log: ParticipationLog, stats: PerClient, used: np.ndarray) -> Drift:
+    """CUSUM per client, and one of |A^t|, together corrected by Holm: family-wise error ALPHA.
+
+    sqrt(S/(1-p)) max_k |S(k)/S - k/T| / sqrt((1+r)/(1-r)) has Kolmogorov's distribution in the limit when the rate is
+    constant and memory is that of a two-state chain with autocorrelation r; for few events it is conservative.
+    """
+    from scipy.stats import kstwobign
+
+    total, rate = log.num_rounds, stats.seen / log.num_rounds
+    tested = np.flatnonzero((stats.seen >= FEWEST_EVENTS) & (total - stats.seen >= FEWEST_EVENTS))
+    inflation = np.sqrt((1 + used) / (1 - used))
+    statistic = stats.deviation[tested] * np.sqrt(stats.seen[tested] / (1 - rate[tested])) / inflation[tested]
+    p = np.append(kstwobign.sf(statistic), counts_drift(log.active_counts()))
+    if total < FEWEST_ROUNDS:
+        return Drift(None, np.empty(0, np.int64), 0, False)
+    adjusted = holm(p)
+    return Drift(float(adjusted.min()), tested[adjusted[:-1] < ALPHA], len(tested), bool(adjusted[-1] < ALPHA))
+
+
+def counts_drift(counts: np.ndarray) -> float:
+    """p-value of the CUSUM of |A^t| [T], allowing for lag-1 autocorrelation; 1 when the number never changes."""
+    from scipy.stats import kstwobign
+
+    centred = counts - counts.mean()
+    power = float(centred @ centred)
+    if power == 0:
+        return 1.0
+    r = float(np.clip(centred[1:] @ centred[:-1] / power + 1 / len(counts), 0, 0.99))
+    largest = np.abs(np.cumsum(centred)).max()
+    return float(kstwobign.sf(largest / np.sqrt(power * (1 + r) / (1 - r))))
+
+
+class Period(NamedTuple):
+    """A cycle, if there is one."""
+
+    rounds: float | None
+    strength: float
+    """Share of the variation at this frequency, in [0, 1]."""
+    p_value: float
+
+
+def period(log: ParticipationLog) -> Period:
+    """A period in |A^t|, or in single clients whose cycles are not in step (time zones).
+
+    Periodogram of |A^t|, and the sum of those of up to 200 clients, what they share removed; an ordinate, divided by
+    the spectrum of a chain with the same lag-1 autocorrelation and by the mean of its 30 nearest neighbours, is F(2k,
+    60k) without a cycle (k: 1, or as many independent clients as the ordinates' scatter shows). Bonferroni over
+    frequencies and both series, level MEMORY_ALPHA. Periods of 2 to T/3 rounds.
+    """
+    total = log.num_rounds
+    if total < 2 * NEIGHBOURS:
+        return Period(None, 0.0, 1.0)
+    spectra = [_power(log.active_counts().astype(np.float64))]
+    if log.counts_only is None:
+        spectra.append(_clients_power(log))
+    peaks = (_peak(power, total, independent=number > 0) for number, power in enumerate(spectra) if power.any())
+    found = min(peaks, key=lambda each: each.p_value, default=None)
+    if found is None:
+        return Period(None, 0.0, 1.0)
+    p_value = min(found.p_value * len(spectra), 1.0)
+    return Period(found.rounds if p_value < MEMORY_ALPHA else None, found.strength, p_value)
+
+
+def _power(series: np.ndarray) -> np.ndarray:
+    """|FFT|^2 at the frequencies k/T, k = 0 .. T/2; 0 at k = 0."""
+    return np.abs(np.fft.rfft(series - series.mean())) ** 2
+
+
+def _clients_power(log: ParticipationLog) -> np.ndarray:
+    """Sum of the normalised |FFT|^2 of the clients active closest to half of the rounds, |A^t| regressed out."""
+    total = log.num_rounds
+    seen = np.bincount(log.members, minlength=len(log.clients))
+    spread = np.minimum(seen, total - seen)
+    number = max(min(SAMPLED_CLIENTS, TRANSFORM_CELLS // total), 1)
+    chosen = np.argsort(-spread, kind="stable")[:number]
+    place = np.full(len(seen), -1, np.int32)
+    place[chosen] = np.arange(len(chosen))
+    wanted = place[log.members] >= 0
+    table = np.zeros((len(chosen), total), np.float32)
+    table[place[log.members[wanted]], log.rounds[wanted]] = 1
+    power = np.zeros(total // 2 + 1)
+    common = log.active_counts() - len(log.rounds) / total
+    common = common / max(float(np.sqrt(common @ common)), 1e-300)
+    for row in table[spread[chosen] > 0].astype(np.float64):
+        own = row - row.mean() - (np.sum(row * common)) * common
+        power += _power(own) / max(float(np.sum(own * own)), 1e-12)
+    return power
+
+
+def _peak(power: np.ndarray, total: int, independent: bool) -> Period:
+    """The most improbable ordinate; its fundamental when it is a harmonic of a significant lower one."""
+    from scipy.stats import f
+
+    k = np.arange(len(power))
+    r = float(np.clip(np.sum(power * np.cos(2 * np.pi * k / total)) / power.sum(), -0.95, 0.95))
+    flat = power[1:] * (1 - 2 * r * np.cos(2 * np.pi * k[1:] / total) + r * r)
+    flat = flat[:-1] if total % 2 == 0 else flat
+    ratio = flat / np.maximum(_background(flat), 1e-300)
+    shape = _shape(ratio) if independent else 1.0
+    p = f.sf(ratio, 2 * shape, 2 * NEIGHBOURS * shape)
+    p[: CYCLES - 1] = 1
+    p = np.minimum(p * len(p), 1)
+    best = _fundamental(p, int(np.argmin(p)))
+    share = flat[max(best - 1, 0) : best + 2].sum() / flat.sum()
+    return Period(total / _refined(ratio, best), float(share), float(p.min()))
+
+
+def _background(flat: np.ndarray) -> np.ndarray:
+    """Mean of the nearest NEIGHBOURS ordinates, the five around each left out; [n] -> [n]."""
+    n = len(flat)
+    sums = np.concatenate([[0], np.cumsum(flat)])
+    here = np.arange(n)
+    first = np.clip(here - NEIGHBOURS // 2 - 2, 0, max(n - NEIGHBOURS - 5, 0))
+    last = np.minimum(first + NEIGHBOURS + 5, n)
+    low, high = np.maximum(here - 2, first), np.minimum(here + 3, last)
+    return (sums[last] - sums[first] - sums[high] + sums[low]) / (last - first - high + low)
+
+
+def _shape(ratio: np.ndarray) -> float:
+    """k of the Gamma(k)/k law whose quartiles are as far apart as those of the ordinates; 1 to 10^4."""
+    from scipy.optimize import brentq
+    from scipy.stats import gamma
+
+    spread = float(np.quantile(ratio, 0.75) - np.quantile(ratio, 0.25))
+
+    def excess(k: float) -> float:
+        return float(gamma.ppf(0.75, k) - gamma.ppf(0.25, k)) / k - spread
+
+    return 1.0 if excess(1.0) <= 0 else 1e4 if excess(1e4) >= 0 else float(brentq(excess, 1.0, 1e4))
+
+
+def _fundamental(p: np.ndarray, best: int) -> int:
+    """Lowest significant frequency of which ``best`` is a whole multiple (2 or more, to within one ordinate)."""
+    for low in range(CYCLES - 1, best):
+        multiple = (best + 1) / (low + 1)
+        local = p[low] == p[max(low - 2, 0) : low + 3].min()
+        if p[low] < MEMORY_ALPHA and local and multiple > 1.5 and abs(multiple - round(multiple)) * (low + 1) <= 1:
+            return low
+    return best
+
+
+def _refined(ratio: np.ndarray, best: int) -> float:
+    """Frequency k between bins: a sine at k + d has amplitudes in the ratio d/(1-d) at k + 1 and k (background off)."""
+    amplitude = np.sqrt(np.maximum(ratio - 1, 0))
+    before, here, after = (amplitude[k] if 0 <= k < len(ratio) else 0.0 for k in (best - 1, best, best + 1))
+    side, sign = (after, 1) if after > before else (before, -1)
+    return float(best + 1 + (sign * side / (here + side) if here > 0 else 0.0))

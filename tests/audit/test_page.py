@@ -1,0 +1,391 @@
+"""The page: what it says, that it is safe with ids from anywhere, and that a real browser shows it."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import html
+import itertools
+import os
+import re
+import subprocess
+import sys
+import time
+import tracemalloc
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import chromium
+import numpy as np
+import page_samples as samples
+import pytest
+
+from fedpbc.audit import audit, figures
+from fedpbc.audit.log import ParticipationLog
+from fedpbc.audit.page import QUESTIONS, render
+from fedpbc.audit.svg import clean, shorten
+
+NASTY = (
+    "<script>alert(1)</script>",
+    "&\"'`><img src=http://evil.example/x onerror=alert(1)>",
+    "</svg></style></title>",
+    "$\\frac{1}{0}$ %s {} @0@ @1@",
+    "long-" + "x" * 5000,
+    "wide-" + "\u6f22" * 300,
+    "\u202eright to left\u202c",
+    "line\nbreak\x00\x1b[31m",
+    "lone \ud800 surrogate",
+    "",
+)
+VOID = {"meta", "link", "br", "img", "hr", "input"}
+
+
+def nasty_log() -> ParticipationLog:
+    log = samples.two_groups(len(NASTY), 60)
+    groups = [NASTY[1 if i % 2 else 0] for i in range(len(NASTY))]
+    return dataclasses.replace(
+        log, clients=list(NASTY), groups=groups, skipped={NASTY[0]: 3}, notes=(NASTY[1],), source=NASTY[0]
+    )
+
+
+def nasty_findings(log: ParticipationLog) -> dict[str, Any]:
+    findings = samples.findings_of(log)
+    findings["log"] |= {"source": NASTY[1], "format": NASTY[0]}
+    findings["participation"]["never_seen"] = list(NASTY)
+    findings["stationarity"]["drift"] |= {"p_value": 1e-9, "drifting": list(NASTY), "method": NASTY[0]}
+    findings["advice"] = [{"rule": "x", "advice": NASTY[0], "reason": NASTY[1], "evidence": "javascript:alert(1)"}]
+    return findings
+
+
+def tiny() -> ParticipationLog:
+    return ParticipationLog.from_matrix(np.array([[True, False], [True, True]]))
+
+
+LOGS = {
+    "groups": samples.two_groups,
+    "devices": lambda: samples.cross_device(2000, 1500),
+    "counts": samples.counts_only,
+    "nasty": nasty_log,
+    "two": tiny,
+}
+
+
+def page_of(name: str) -> str:
+    log = LOGS[name]()
+    return render(nasty_findings(log) if name == "nasty" else samples.findings_of(log), log)
+
+
+class Reader(HTMLParser):
+    """Checks that tags are closed in order; keeps elements and the text that readers see."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self.feed(page)
+        self.close()
+        assert not self.open
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] != "style":
+            self.text += data
+
+
+@pytest.mark.parametrize("name", LOGS)
+def test_is_one_sound_document_that_asks_for_nothing(name):
+    page = page_of(name)
+    page.encode("utf-8")
+    reader = Reader(page)
+    assert page.startswith("<!DOCTYPE html>")
+    ids = [attrs["id"] for _, attrs in reader.elements if "id" in attrs]
+    assert len(ids) == len(set(ids))
+    for tag, attrs in reader.elements:
+        assert tag not in ("script", "iframe", "object", "embed", "base", "form")
+        assert not [key for key in attrs if key.startswith("on") or key in ("src", "srcset", "action", "xlink:href")]
+        address = attrs.get("href") or "#"
+        if tag == "a":
+            assert address.startswith(("#", "https://example.org/"))
+        else:
+            assert address.startswith(("#", "data:"))
+        if address.startswith("#") and len(address) > 1:
+            assert address[1:] in ids
+    style = page[page.index("<style>") : page.index("</style>")]
+    assert "@import" not in style
+    assert "url(" not in style
+    inner = " ".join(value or "" for _, attrs in reader.elements for key, value in attrs.items() if key == "style")
+    assert set(re.findall(r"url\(.", inner)) <= {"url(#"}
+    assert "default-src 'none'" in page
+
+
+@pytest.mark.parametrize("name", LOGS)
+def test_answers_five_questions_and_describes_every_picture(name):
+    page = page_of(name)
+    for i, question in enumerate(QUESTIONS, 1):
+        assert f'<h2 id="q{i}">{i}. {question}</h2>' in page
+    assert page.count("<figure>") == page.count("<figcaption>") == page.count('role="img" aria-label="')
+    assert page.count("<figure>") == (1 if name == "counts" else 5)
+    assert not re.findall(r"\b(?:nan|None|null|inf)\b", Reader(page).text)
+
+
+def test_says_what_it_measured():
+    text = Reader(page_of("groups")).text
+    for said in ("40 clients", "500 rounds", "Very uneven", "of the weight in FedAvg sits on the wrong clients"):
+        assert said in text
+    for said in ("repeats every 24 rounds", "No drift found", "halves in 8.9 rounds", "89 rounds", "city", "rural"):
+        assert said in text
+    assert "Evidence: not known" in text
+
+
+@pytest.mark.parametrize("name", LOGS)
+def test_tells_what_the_audit_finds(name):
+    log = LOGS[name]()
+    findings = audit(log)
+    text = Reader(render(findings, log)).text
+    assert clean(findings["advice"][0]["advice"]) in text
+    assert not re.findall(r"\b(?:nan|None|null|inf)\b", text)
+
+
+def test_does_not_call_chance_uneven():
+    rng = np.random.default_rng(3)
+    log = ParticipationLog.from_matrix(rng.random((50, 30)) < 0.5)
+    text = Reader(render(samples.findings_of(log), log)).text
+    assert "Even: the differences between clients" in text
+    assert "uneven:" not in text.lower()
+
+
+def test_a_log_of_counts_says_what_it_cannot_say():
+    text = Reader(page_of("counts")).text
+    assert "Rates and weights of clients cannot be had from it" in text
+    assert text.count("Cannot be said") == 6
+    assert "other lines" in text
+
+
+def test_text_from_the_log_is_text():
+    page = page_of("nasty")
+    assert "<script" not in page
+    assert "<img" not in page
+    assert html.escape(NASTY[0]) in page
+    assert "javascript:" not in "".join(re.findall(r'href="[^"]*"', page))
+    assert "\u202e" not in page
+    assert "x" * 1001 not in page
+    drawn = "".join(re.findall(r"<text[^>]*>([^<]*)</text>", page))
+    for text in NASTY[:4]:
+        assert html.escape(shorten(text, 16)) in drawn
+    assert not re.search("@[0-9]+@", drawn.replace(shorten(NASTY[3], 16), ""))
+
+
+def test_same_input_same_bytes(tmp_path):
+    code = (
+        "import sys, page_samples as s; from fedpbc.audit.page import render; log = s.two_groups(60, 300);"
+        "sys.stdout.buffer.write(render(s.findings_of(log), log).encode())"
+    )
+    (tmp_path / "matplotlibrc").write_text("font.size: 20\nsvg.hashsalt: other\n")
+    path = os.pathsep.join([str(Path(__file__).parent), *filter(None, sys.path)])
+    pages = []
+    for seed, folder in (("1", str(tmp_path)), ("2", None)):
+        environment = os.environ | {"PYTHONHASHSEED": seed, "PYTHONPATH": path}
+        environment |= {"MATPLOTLIBRC": folder} if folder else {}
+        run = subprocess.run(
+            [sys.executable, "-c", code], env=environment, capture_output=True, check=True, timeout=120
+        )
+        pages.append(run.stdout)
+    assert pages[0] == pages[1]
+    log = samples.two_groups(60, 300)
+    assert render(samples.findings_of(log), log).encode() == pages[0]
+
+
+def keys_of(table: dict[str, Any]) -> Iterator[tuple[str, ...]]:
+    for key, value in table.items():
+        yield (key,)
+        if isinstance(value, dict):
+            yield from ((key, *rest) for rest in keys_of(value))
+
+
+def test_every_finding_may_be_missing(monkeypatch):
+    def no_drawing(name, draw, height):
+        return {"wide": "", "narrow": ""}
+
+    monkeypatch.setattr(figures, "drawings", no_drawing)
+    log = samples.two_groups(8, 40)
+    whole = samples.findings_of(log)
+    for path in keys_of(whole):
+        findings = copy.deepcopy(whole)
+        at = findings
+        for key in path[:-1]:
+            at = at[key]
+        at[path[-1]] = None
+        text = Reader(render(findings, log)).text
+        assert "None" not in text, path
+        del at[path[-1]]
+        assert Reader(render(findings, log)).text == text
+    Reader(render({}, log))
+    Reader(render({}, samples.counts_only()))
+    findings = copy.deepcopy(whole)
+    findings["bias"]["realised_weight"][3] = None
+    Reader(render(findings, log))
+
+
+@pytest.mark.parametrize("groups", [None, "few", "many"])
+@pytest.mark.parametrize(("m", "rounds"), [(7, 11), (400, 600), (1234, 701)])
+def test_heat_cells_are_the_shares_of_active_pairs(monkeypatch, groups, m, rounds):
+    monkeypatch.setattr(figures, "CHUNK", 1000)
+    rng = np.random.default_rng(m)
+    active = rng.random((rounds, m)) < rng.random(m) / 10
+    active[0, 0] = True
+    labels = None if groups is None else [str(k) for k in rng.integers(3 if groups == "few" else 100, size=m)]
+    log = dataclasses.replace(ParticipationLog.from_matrix(active), groups=labels)
+    order, segments = figures.order_clients(active.mean(0), labels)
+    cells, row = figures.heat_cells(log, order, segments)
+    assert cells.shape[0] <= figures.MAX_ROWS + figures.MAX_NAMED
+    assert cells.shape[1] == min(rounds, figures.MAX_COLUMNS)
+    column = np.arange(rounds) * cells.shape[1] // rounds
+    for r, c in rng.integers(cells.shape, size=(50, 2)):
+        assert cells[r, c] == pytest.approx(active[np.ix_(column == c, order[row == r])].mean())
+    if groups == "few":
+        assert all(len({labels[i] for i in order[row == r]}) == 1 for r in range(len(cells)))
+    for name, start, stop in segments:
+        rates = active.mean(0)[order[start:stop]]
+        assert {labels[i] for i in order[start:stop]} == {name}
+        assert np.all(np.diff(rates) <= 0)
+
+
+def test_expected_absences_are_those_of_coin_flips():
+    rounds, edges = 7, np.array([1, 2, 3, 5, 8])
+    rate = np.array([0.3, 0.8, 0.0, 1.0])
+    expected = np.zeros(4)
+    for p, flips in itertools.product(rate, itertools.product([0, 1], repeat=rounds)):
+        chance = np.prod([p if flip else 1 - p for flip in flips])
+        lengths = [len(list(run)) for flip, run in itertools.groupby(flips) if not flip]
+        expected += chance * np.histogram(lengths, edges)[0]
+    np.testing.assert_allclose(figures.expected_absences(edges, rate, rounds), expected, atol=1e-12)
+
+
+def large_log(m: int, rounds: int, pairs: int) -> ParticipationLog:
+    rng = np.random.default_rng(0)
+    keys = np.unique(rng.integers(0, m * rounds, pairs))
+    names = [f"device-{i}" for i in range(m)]
+    return samples.log_of(keys // m, keys % m, names, rounds)
+
+
+@pytest.mark.slow
+def test_a_large_log_takes_bounded_memory_and_little_time():
+    log = large_log(100_000, 100_000, 3_000_000)
+    rate = np.bincount(log.members, minlength=100_000) / 100_000
+    tracemalloc.start()
+    order, segments = figures.order_clients(rate, None)
+    cells, _ = figures.heat_cells(log, order, segments)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert cells.shape == (400, 600)
+    assert peak < 100e6
+    log = large_log(100_000, 2_000, 1_000_000)
+    findings = samples.findings_of(log)
+    start = time.monotonic()
+    page = render(findings, log)
+    assert time.monotonic() - start < 60
+    assert len(page) < 3e6
+
+
+# In a browser
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[chromium.Chromium]:
+    path = chromium.find()
+    if path is None:
+        if os.environ.get("FEDPBC_REQUIRE_BROWSER") == "1":
+            pytest.fail("FEDPBC_REQUIRE_BROWSER=1, but there is no Chromium")
+        pytest.skip("no Chromium: the page is not opened in a browser")
+    with chromium.Chromium(path) as opened:
+        yield opened
+
+
+def faults(visit: chromium.Visit, width: int) -> set[str]:
+    """What is wrong with a page: console, requests, width, small, pale, clipped."""
+    layout = visit.layout
+    wide = layout["scroll"] > layout["width"] or layout["width"] > width or layout["overflowing"]
+    found = {"console": visit.console, "requests": visit.requests, "width": wide}
+    found |= {"small": layout["smallest_text"] < 9, "pale": layout["least_contrast"] < 4.5}
+    found["clipped"] = layout["clipped"]
+    return {name for name, wrong in found.items() if wrong}
+
+
+@pytest.mark.parametrize("name", LOGS)
+def test_a_browser_shows_it_at_every_width_and_in_the_dark(browser, tmp_path, name):
+    path = tmp_path / "page.html"
+    path.write_text(page_of(name), encoding="utf-8")
+    for width, dark in ((360, False), (360, True), (700, False), (800, True), (1200, False)):
+        visit = browser.visit(path, width, dark)
+        assert not faults(visit, width), (width, dark, visit)
+        assert visit.layout["background"] == ("rgb(20, 24, 29)" if dark else "rgb(255, 255, 255)")
+
+
+@pytest.mark.parametrize(
+    ("fault", "old", "new"),
+    [
+        ("console", "</main>", "<script>console.log(1)</script></main>"),
+        ("console", "default-src 'none'", "default-src 'none'; no-such-directive x"),
+        ("console", "</main>", '<img alt="" src="data:image/png;base64,AA"><img alt="" src="nowhere.png"></main>'),
+        ("requests", "default-src 'none'; style-src 'unsafe-inline'; img-src data:", "img-src *"),
+        ("requests", "default-src 'none'; style-src 'unsafe-inline'", "style-src *"),
+        ("width", "</main>", '<div style="width:400px">wide</div></main>'),
+        ("width", "width=device-width, initial-scale=1", "width=980"),
+        ("width", "overflow-wrap:anywhere", "overflow-wrap:normal"),
+        ("width", ".scroll{overflow:auto", ".scroll{overflow:visible"),
+        ("small", "@media(max-width:760px)", "@media(max-width:20px)"),
+        ("clipped", "svg text{", "svg text{letter-spacing:4px;"),
+        ("pale", "--ink:#1c2127", "--ink:#aaa"),
+    ],
+)
+def test_the_browser_test_notices(browser, tmp_path, fault, old, new):
+    page = page_of("nasty" if old.startswith("overflow") else "groups")
+    assert old in page
+    page = page.replace(old, new)
+    if fault == "requests":
+        page = page.replace("</main>", '<img alt="" src="http://evil.example/x.png"></main>').replace(
+            "<style>", '<link rel="stylesheet" href="https://evil.example/x.css"><style>'
+        )
+    path = tmp_path / "page.html"
+    path.write_text(page, encoding="utf-8")
+    assert fault in faults(browser.visit(path, 360), 360)
+
+
+def test_it_notices_errors_of_scripts(browser, tmp_path):
+    path = tmp_path / "page.html"
+    for script in ("console.error('x')", "throw new Error('x')", "setTimeout(() => { null.x }, 100)"):
+        path.write_text(f'<meta name="viewport" content="width=device-width"><p>x</p><script>{script}</script>')
+        assert faults(browser.visit(path, 360), 360) == {"console"}
+
+
+def test_the_browser_ends_when_a_test_fails(browser):
+    def use_and_fail():
+        with chromium.Chromium(chromium.find()) as other:
+            other.visit(Path(__file__), 360)
+            groups.append(other.process.pid)
+            profiles.append(Path(other.profile))
+            raise ZeroDivisionError
+
+    groups: list[int] = []
+    profiles: list[Path] = []
+    with pytest.raises(ZeroDivisionError):
+        use_and_fail()
+    listing = subprocess.run(
+        ["ps", "-eo", "pgid=,stat="], capture_output=True, text=True, check=True, timeout=30
+    ).stdout
+    alive = [line for line in listing.splitlines() if line.split()[0] == str(groups[0]) and "Z" not in line.split()[1]]
+    assert not alive
+    assert not profiles[0].exists()

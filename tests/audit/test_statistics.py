@@ -1,0 +1,287 @@
+"""Statistics of a log against enumeration, closed forms and simulated logs."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import simulated
+from scipy import stats as scipy_stats
+
+from fedpbc.audit import ParticipationLog, read_log
+from fedpbc.audit import statistics as found
+from fedpbc.audit.mixing import mixing
+from fedpbc.audit.steadiness import counts_drift, drift, holm, memory, period, runs_test
+
+
+def random_table(rounds: int = 60, m: int = 9, seed: int = 0) -> np.ndarray:
+    table = np.random.default_rng(seed).random((rounds, m)) < np.linspace(0, 0.9, m)
+    table[7] = False
+    return table
+
+
+def by_loops(column: np.ndarray) -> dict[str, object]:
+    """What per_client says of one client, by loops over rounds."""
+    text = "".join("x" if a else "." for a in column)
+    absences = [len(run) for run in text.split("x") if run]
+    seen = int(sum(column))
+    shares = [abs(sum(column[:k]) / seen - k / len(column)) for k in range(len(column) + 1)] if seen else [0]
+    return {
+        "seen": seen,
+        "repeats": sum(a and b for a, b in itertools.pairwise(column)),
+        "longest": max(absences, default=0),
+        "deviation": max(shares),
+        "absences": absences,
+    }
+
+
+@pytest.mark.parametrize("block", [1, 7, 1 << 20])
+def test_one_pass_agrees_with_loops(monkeypatch, block):
+    monkeypatch.setattr(found, "BLOCK_PAIRS", block)
+    table = random_table()
+    stats = found.per_client(ParticipationLog.from_matrix(table))
+    loops = [by_loops(table[:, i]) for i in range(table.shape[1])]
+    for key in ("seen", "repeats", "longest"):
+        np.testing.assert_array_equal(getattr(stats, key), [each[key] for each in loops], err_msg=key)
+    np.testing.assert_allclose(stats.deviation, [each["deviation"] for each in loops], atol=1e-12)
+    np.testing.assert_array_equal(stats.overlap, np.sum(table[1:] & table[:-1], axis=1))
+    np.testing.assert_array_equal(stats.ends, table[0].astype(int) + table[-1])
+    lengths = [k for each in loops for k in each["absences"]]
+    expected = [sum(a <= k < b for k in lengths) for a, b in itertools.pairwise(stats.edges)]
+    np.testing.assert_array_equal(stats.absences, expected)
+    assert sum(expected) == len(lengths)
+
+
+def test_realised_weights_by_loops():
+    table = random_table()
+    rounds = [row for row in table if row.any()]
+    expected = sum(row / row.sum() for row in rounds) / len(rounds)
+    np.testing.assert_allclose(found.realised_weights(ParticipationLog.from_matrix(table)), expected, rtol=1e-13)
+
+
+def test_realised_weights_predict_fedavg_through_the_exact_identity():
+    """Mean over rounds of x^(t+1) = sum wbar_i u_i - a/(1-a) (x^T - x^0)/n; FedAvg written out on a quadratic."""
+    rng = np.random.default_rng(3)
+    table = rng.random((400, 12)) < np.linspace(0.05, 0.7, 12)
+    centers, x0, eta, s = rng.standard_normal((12, 5)), rng.standard_normal(5), 0.05, 4
+    a, x, after = (1 - eta) ** s, x0, []
+    for row in table:
+        if row.any():
+            x = np.mean([centers[i] + a * (x - centers[i]) for i in np.flatnonzero(row)], axis=0)
+            after.append(x)
+    weights = found.realised_weights(ParticipationLog.from_matrix(table))
+    predicted = weights @ centers - a / (1 - a) * (x - x0) / len(after)
+    np.testing.assert_allclose(np.mean(after, axis=0), predicted, atol=1e-13)
+
+
+def test_realised_weights_predict_the_simulators_fedavg_on_the_same_trace(tmp_path):
+    """The same identity from round T/2 on: the run reports the mean server model of its second half."""
+    import fedpbc
+    from fedpbc.experiment import Experiment
+
+    m, rounds, s, eta = 10, 60, 3, 0.05
+    rng = np.random.default_rng(5)
+    table = rng.random((rounds, m)) < np.linspace(0.05, 0.8, m)
+    table[~table.any(1), 0] = True
+    centers = rng.standard_normal((m, 4))
+    np.save(tmp_path / "trace.npy", table)
+    np.save(tmp_path / "centers.npy", centers)
+
+    def models(length: int) -> dict[str, np.ndarray]:
+        experiment = Experiment.from_table({
+            "name": "x", "rounds": length, "local_steps": s, "learning_rate": eta, "seeds": [0], "precision": "float64",
+            "problem": {"name": "quadratic", "centers": str(tmp_path / "centers.npy")},
+            "links": [{"name": "trace", "path": str(tmp_path / "trace.npy")}], "algorithms": [{"name": "fedavg"}],
+        })  # fmt: skip
+        (cell,) = fedpbc.run(experiment).cells.values()
+        return cell.models
+
+    whole, half, a = models(rounds), models(rounds // 2), (1 - eta) ** s
+    np.save(tmp_path / "second.npy", table[rounds // 2 :])
+    weights = found.realised_weights(read_log(tmp_path / "second.npy"))
+    predicted = weights @ centers - a / (1 - a) * (whole["server"] - half["server"]) / (rounds // 2)
+    np.testing.assert_allclose(whole["server_average"], predicted, atol=1e-12)
+
+
+def test_components_by_breadth_first_search(monkeypatch):
+    monkeypatch.setattr(found, "BLOCK_PAIRS", 5)
+    rng = np.random.default_rng(1)
+    for _ in range(30):
+        table = rng.random((8, 12)) < 0.12
+        table[0, :2] = True
+        meets = (table.T.astype(int) @ table) > 0
+        reach = np.linalg.matrix_power(meets + np.eye(12), 12) > 0
+        label = found.components(ParticipationLog.from_matrix(table))
+        seen = table.any(0)
+        np.testing.assert_array_equal(label == -1, ~seen)
+        np.testing.assert_array_equal((label[:, None] == label)[seen][:, seen], reach[seen][:, seen])
+
+
+def test_gini_by_all_pairs():
+    x = np.random.default_rng(0).random(30)
+    assert found.gini(x) == pytest.approx(np.abs(x[:, None] - x).mean() / 2 / x.mean(), rel=1e-12)
+    assert found.gini(np.ones(5)) == 0
+    assert found.gini(np.array([0, 0, 0, 1.0])) == pytest.approx(0.75)
+
+
+def test_intervals_are_scipys_exact_ones():
+    k = np.array([0, 1, 17, 49, 50])
+    low, high = found.intervals(k / 50, np.full(5, 50.0))
+    for i, count in enumerate(k):
+        exact = scipy_stats.binomtest(int(count), 50).proportion_ci(0.95, method="exact")
+        assert (low[i], high[i]) == pytest.approx((exact.low, exact.high), abs=1e-12)
+
+
+def test_chance_gives_the_variation_that_is_stated():
+    """Equal clients exceed the stated total variation rarely, and come close to it."""
+    rng = np.random.default_rng(0)
+    excess = []
+    for _ in range(200):
+        table = rng.random((80, 40)) < 0.2
+        log = ParticipationLog.from_matrix(table)
+        variation = np.abs(found.realised_weights(log) - 1 / 40).sum() / 2
+        excess.append(variation / found.total_variation_by_chance(log.active_counts(), 40, 0.0))
+    assert np.mean(np.array(excess) > 1) < 0.08
+    assert np.mean(excess) > 0.7
+
+
+def test_runs_test_by_enumeration():
+    total = 9
+    for seen in (2, 4, 8):
+        places = list(itertools.combinations(range(total), seen))
+        runs = np.array([1 + sum(b - a > 1 for a, b in itertools.pairwise(place)) for place in places])
+        for k in np.unique(runs):
+            exact = min(1, 2 * min(np.mean(runs <= k), np.mean(runs >= k)))
+            assert runs_test(np.array([seen]), np.array([seen - k]), total)[0] == pytest.approx(exact, abs=1e-12)
+
+
+def test_holm_on_a_worked_example():
+    np.testing.assert_allclose(holm(np.array([0.01, 0.04, 0.03, 0.005])), [0.03, 0.06, 0.06, 0.02])
+
+
+def test_autocorrelation_by_its_definition():
+    table = random_table(400, 9)
+    log = ParticipationLog.from_matrix(table)
+    each = memory(log, found.per_client(log)).each
+    centred = table - table.mean(0)
+    with np.errstate(invalid="ignore"):
+        expected = np.sum(centred[1:] * centred[:-1], 0) / np.sum(centred**2, 0) + 1 / 400
+    np.testing.assert_allclose(each, expected, atol=1e-12)
+
+
+def test_memory_is_measured_as_simulated():
+    rng = np.random.default_rng(0)
+    p = rng.uniform(0.1, 0.6, 60)
+    log = ParticipationLog.from_matrix(simulated.markov(rng, 2000, p, 0.6))
+    result = memory(log, found.per_client(log))
+    assert result.p_value < 1e-6
+    assert result.pooled == pytest.approx(0.6, abs=4 * np.sqrt((1 - 0.6**2) / (2000 * 60)) + 0.01)
+    assert np.all(result.used > 0.4)
+
+
+@pytest.mark.parametrize("name", ["independent", "memory .5", "memory .8", "ten of all", "shared outage"])
+def test_rates_are_covered_and_steady_logs_raise_no_alarm(name):
+    """Over 60 logs of 60 clients: coverage >= .95 less three standard errors, alarms <= their level plus three."""
+    result = simulated.study(name, logs=60, rounds=400, m=60)
+    assert result.coverage >= 0.95 - 3 * np.sqrt(0.95 * 0.05 / (60 * 60)) - (0.005 if "memory" in name else 0)
+    assert result.coverage < 0.985
+    assert result.drift_alarms <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / 60)
+    assert result.period_alarms <= 0.01 + 3 * np.sqrt(0.02 * 0.98 / 60)
+    if "memory" not in name:
+        assert result.memory_alarms <= 0.01 + 3 * np.sqrt(0.02 * 0.98 / 60)
+    else:
+        assert result.memory_alarms == 1
+
+
+def test_drift_is_found_and_its_clients_named():
+    result = simulated.study("step of .3", logs=10, rounds=500, m=60)
+    assert result.drift_alarms == 1
+    assert result.named > 0.9
+    assert result.falsely_named < 0.01
+
+
+@pytest.mark.parametrize("name", ["daily", "daily, time zones"])
+def test_a_daily_cycle_is_found(name):
+    result = simulated.study(name, logs=10, rounds=500, m=60)
+    assert result.period_alarms == 1
+    half_a_bin = 24**2 / 500 / 2
+    np.testing.assert_allclose(result.periods, 24, atol=half_a_bin)
+
+
+def test_a_cycle_has_its_own_period_not_a_harmonic():
+    offset = np.arange(12)
+    table = (np.arange(400)[:, None] + offset) % 20 < 3
+    assert period(ParticipationLog.from_matrix(table)).rounds == pytest.approx(20, rel=0.01)
+
+
+def test_counts_that_drift_are_found():
+    rng = np.random.default_rng(0)
+    assert counts_drift(rng.poisson(np.linspace(5, 9, 300))) < 0.01
+    assert counts_drift(np.full(50, 7)) == 1
+    levels = [counts_drift(rng.poisson(7, 300)) for _ in range(300)]
+    assert np.mean(np.array(levels) < 0.05) < 0.05 + 3 * np.sqrt(0.05 * 0.95 / 300)
+
+
+def test_short_logs_are_not_tested():
+    log = ParticipationLog.from_matrix(random_table(12))
+    stats = found.per_client(log)
+    assert drift(log, stats, np.zeros(9)).p_value is None
+    assert memory(log, stats).p_value == 1
+    assert period(log).rounds is None
+
+
+def product(table: np.ndarray) -> np.ndarray:
+    """W^(0) ... W^(T-1), built."""
+    m = table.shape[1]
+    total = np.eye(m)
+    for row in table:
+        w = np.eye(m)
+        if row.any():
+            w[np.ix_(row, row)] = 1 / row.sum()
+        total = total @ w
+    return total
+
+
+def test_contraction_is_that_of_the_built_product():
+    table = np.random.default_rng(0).random((25, 8)) < 0.3
+    assert table.any(0).all()
+    result = mixing(ParticipationLog.from_matrix(table), joined=True)
+    left = np.sum((product(table) - 1 / 8) ** 2) / 7
+    assert (result.windows, result.clients_seen) == (1, 8)
+    assert result.contraction == pytest.approx(left ** (1 / 25), rel=1e-9)
+    steps = [np.sum((product(table[:k]) - 1 / 8) ** 2) / 7 for k in range(26)]
+    assert result.half_life == next(k for k, value in enumerate(steps) if value <= 0.5)
+
+
+def test_equal_probabilities_contract_at_the_exact_rate():
+    """E ||W^(0) ... W^(T-1) - J||^2 / (m-1) = lambda_2^T, lambda_2 = 1 - (mp - 1 + (1-p)^m)/(m-1), at equal p."""
+    m, p, rounds = 30, 0.2, 6
+    rng = np.random.default_rng(0)
+    logs = [rng.random((rounds, m)) < p for _ in range(300)]
+    left = []
+    for table in logs:
+        alone = np.eye(m, dtype=bool)  # rounds of one client: everybody is seen, and the product stays the same
+        whole = ParticipationLog.from_matrix(np.vstack([table, alone]))
+        left.append(mixing(whole, joined=True).contraction ** (rounds + m))
+    exact = (1 - (m * p - 1 + (1 - p) ** m) / (m - 1)) ** rounds
+    assert np.mean(left) == pytest.approx(exact, abs=4 * np.std(left) / np.sqrt(len(left)))
+    assert np.std(left) / np.sqrt(len(left)) < 0.02 * exact
+
+
+def test_probes_agree_with_the_exact_product(monkeypatch):
+    log = ParticipationLog.from_matrix(np.random.default_rng(0).random((1500, 150)) < 0.15)
+    exact = mixing(log, joined=True)
+    monkeypatch.setattr("fedpbc.audit.mixing.EXACT_UP_TO", 10)
+    probed = mixing(log, joined=True)
+    assert probed.contraction == pytest.approx(exact.contraction, rel=0.02)
+    assert probed.cooldown == pytest.approx(exact.cooldown, rel=0.15)
+
+
+def test_groups_that_never_meet_keep_their_distance():
+    table = np.random.default_rng(0).random((400, 10)) < 0.5
+    table[::2, :5] = False
+    table[1::2, 5:] = False
+    result = mixing(ParticipationLog.from_matrix(table), joined=False)
+    assert result.contraction == pytest.approx((1 / 9) ** (1 / 400), rel=1e-6)
+    assert (result.half_life, result.cooldown) == (None, None)
