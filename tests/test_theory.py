@@ -38,7 +38,7 @@ def by_enumeration(p: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return weights / total, expected
 
 
-@pytest.mark.parametrize("module", ["bias", "bounds", "constants", "memory", "mixing"])
+@pytest.mark.parametrize("module", ["bias", "bounds", "constants", "memory", "mixing", "probabilities"])
 def test_docstrings_tell_the_truth(module):
     result = doctest.testmod(importlib.import_module(f"fedpbc.theory.{module}"))
     assert result.attempted > 0
@@ -144,6 +144,13 @@ def test_all_three_bounds_bound(p):
     assert rho <= theory.mixing_rate_bound(p.min(), len(p)) + 1e-12
     assert rho <= theory.mixing_rate_bound_square(p.min()) + 1e-12
     assert rho <= 1 - theory.mixing_gap_bound(p) + 1e-12
+
+
+@pytest.mark.parametrize("m", [2, 50, 127, 128, 1000])
+def test_the_quadrature_error_is_small_and_honest(m):
+    rng = np.random.default_rng(m)
+    for p in (rng.random(m), np.full(m, 1e-5), np.full(m, 0.999), np.where(np.arange(m) < m / 2, 1e-3, 1.0)):
+        assert theory.quadrature_error(p) < 1e-11
 
 
 def test_rates_of_several_rounds():

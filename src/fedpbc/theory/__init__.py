@@ -29,6 +29,7 @@ from fedpbc.theory.mixing import (
     mixing_rate_bound,
     mixing_rate_bound_square,
 )
+from fedpbc.theory.probabilities import quadrature_error
 
 __all__ = [
     "Condition",
@@ -58,5 +59,6 @@ __all__ = [
     "mixing_rate_bound",
     "mixing_rate_bound_square",
     "quadratic_constants",
+    "quadrature_error",
     "step_size_conditions",
 ]

@@ -56,6 +56,23 @@ def quadrature(p: np.ndarray, nodes: int = NODES) -> Quadrature:
     return Quadrature(v, end * w / 2 * np.exp(log_g))
 
 
+def quadrature_error(p: np.ndarray) -> float:
+    """Estimated relative error of the integrals behind weights and mixing rates: 64 nodes against 48. p [m].
+
+    The largest relative difference of int g / (1 - p_i v) dv over the smallest, the median and the largest p_i.
+
+    >>> quadrature_error(np.full(1000, 0.3)) < 1e-12
+    True
+    """
+    p = check_probabilities(p)
+    some = np.quantile(p, [0.0, 0.5, 1.0])[:, None]
+    fine, coarse = (
+        np.sum(rule.weights / (1 - some * rule.nodes), axis=1)
+        for rule in (quadrature(p), quadrature(p, 3 * NODES // 4))
+    )
+    return float(np.max(np.abs(coarse / fine - 1)))
+
+
 def _end(p: np.ndarray) -> float:
     """The v at which log g has fallen to VANISHED, or 1 when it never does; log g is decreasing and concave."""
     if log_nobody(p) > VANISHED:
