@@ -86,6 +86,8 @@ BAD_VALUES: list[tuple[str, Any, str]] = [
     ("algorithms.0.speed", 9, r"unknown key algorithms\[0\].speed; allowed: none"),
     ("algorithms.1.name", "fedavg", r'algorithms\[1\].label = "fedavg": is also the label of algorithms\[0\]'),
     ("figure", 3, "figure = 3: must be a table"),
+    ("figure", {"metrics": ["grad_nrm"]}, 'figure.metrics: "grad_nrm" is not measured .did you mean "grad_norm"'),
+    ("problem.centers", "\0.csv", "problem.centers = .*: is no usable path"),
     ("figure", {"models": ["best"]}, r'figure.models\[0\] = "best": must be one of'),
 ]  # fmt: skip
 
@@ -249,3 +251,18 @@ def test_paths_start_from_the_file_and_on_the_command_line_from_the_current_fold
     assert experiment.problem.build(experiment.context(0)).num_clients == 2
     experiment = load_experiment(tmp_path / "a" / "e.toml", dict([parse_override('problem.centers="c.npy"')]))
     assert experiment.problem.build(experiment.context(0)).num_clients == 4
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("learning_rate", 1e-300, "learning_rate = 1e-300: is 0.0 in float32"),
+        ("learning_rate", 1e300, "learning_rate = 1e\\+300: is inf in float32"),
+        ("links.0.varying", {"name": "sine", "period": 1e-300}, "varying.period = 1e-300: is 0.0 in float32"),
+    ],
+)
+def test_a_number_must_survive_the_precision_of_the_run(table, key, value, message):
+    set_key(table, key, value)
+    set_key(table, "precision", "float32")
+    with pytest.raises(ConfigError, match=message):
+        run(Experiment.from_table(table))

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import io
+
 import numpy as np
 import pytest
+from rich.console import Console
 
 from fedpbc.experiment import Experiment
 from fedpbc.report.figures import MAX_POINTS, draw, save, shown_metrics
@@ -53,8 +56,21 @@ def test_the_experiment_chooses_metrics_models_and_the_first_round(table, tmp_pa
     assert all(len(ax.lines) == 2 and ax.lines[0].get_xdata()[0] == 5 for ax in figure.axes)
 
 
-def test_unknown_metrics_and_short_runs_still_give_a_figure(table, tmp_path):
-    look = {"metrics": ["beauty"], "from_round": 50}
+@pytest.mark.parametrize("label", [r"$\foo$", "$x^$", "$5 and $6", "[bold]x[/bold]", "[/bold]", "名前"])
+def test_labels_are_text_and_not_markup(table, tmp_path, label):
+    links = [{"label": label, "name": "bernoulli", "prob": 0.5}]
+    algorithms = [{"label": label, "name": "fedpbc"}]
+    read = finished(table, tmp_path, links=links, algorithms=algorithms, rounds=2)
+    figure = draw([read])
+    save(figure, tmp_path, "labels")
+    assert figure.axes[0].get_title() == label
+    printed = io.StringIO()
+    Console(file=printed, width=150).print(final_table([read]))
+    assert label in printed.getvalue()
+
+
+def test_short_runs_still_give_a_figure(table, tmp_path):
+    look = {"from_round": 50}
     read = finished(table, tmp_path, figure=look, rounds=3)
     assert shown_metrics([read]) == ["grad_norm"]
     assert draw([read]).axes[0].lines[0].get_xdata().tolist() == [0, 1, 2, 3]

@@ -158,6 +158,71 @@ def test_a_changed_input_file_is_refused(table, tmp_path):
         run(Experiment.from_table(table, tmp_path), tmp_path / "out", resume=True)
 
 
+def test_finished_cells_without_their_experiment_are_not_trusted(table, tmp_path):
+    (tmp_path / "out" / "cells").mkdir(parents=True)
+    with pytest.raises(ConfigError, match=r"holds no experiment\.toml"):
+        run(Experiment.from_table(table), tmp_path / "out", resume=True)
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "metrics.csv", "summary.json", "experiment.toml"])
+@pytest.mark.parametrize("content", ["", "{}", "null", "round\n1\n"])
+def test_damaged_run_directories_end_in_one_line(finished, table, name, content):
+    (finished / name).write_text(content)
+    with pytest.raises(fedpbc.FedpbcError) as caught:
+        run(Experiment.from_table(table), finished, resume=True)
+    assert "\n" not in str(caught.value)
+    if name != "manifest.json":
+        with pytest.raises(ConfigError, match="is damaged"):
+            read_run(finished)
+
+
+def test_a_truncated_metrics_file_is_noticed(finished):
+    lines = (finished / "metrics.csv").read_text().splitlines(keepends=True)
+    (finished / "metrics.csv").write_text("".join(lines[:-3]))
+    with pytest.raises(ConfigError, match="has 49 rows, not 52"):
+        read_run(finished)
+
+
+def test_a_foreign_checkpoint_is_refused(table, tmp_path):
+    experiment = Experiment.from_table(table)
+    directory = results.RunDirectory.open(tmp_path / "out", experiment, resume=False)
+    path = directory.checkpoint_path(experiment.cells()[0])
+    results.write_arrays(path, {"next_round": np.array(3), "carry0": np.zeros(2)})
+    directory.close()
+    with pytest.raises(fedpbc.FedpbcError, match=r"is damaged .*; delete it to do that run again"):
+        run(experiment, tmp_path / "out", resume=True)
+
+
+def test_the_environment_does_not_change_the_draws(table):
+    code = (
+        "import sys, json, fedpbc; e = fedpbc.Experiment.from_table(json.loads(sys.argv[1]));"
+        "print(next(iter(fedpbc.run(e).cells.values())).rows['num_active'].tolist())"
+    )
+    outputs = set()
+    for changes in ({}, {"JAX_THREEFRY_PARTITIONABLE": "0"}, {"JAX_DEFAULT_PRNG_IMPL": "rbg"}):
+        command = [sys.executable, "-c", code, json.dumps(table | {"rounds": 30, "seeds": [0]})]
+        done = subprocess.run(command, capture_output=True, text=True, check=True, env={**os.environ, **changes})
+        outputs.add(done.stdout)
+    assert len(outputs) == 1
+
+
+@pytest.mark.slow
+def test_an_interrupt_from_the_keyboard_ends_with_130(tmp_path):
+    arguments = ["run", "counterexample", "--set", "rounds=1000000", "--set", "eval_every=1000", "--seeds", "0"]
+    for i in range(3):
+        process = subprocess.Popen(
+            [sys.executable, "-m", "fedpbc", *arguments, "--out", f"out{i}"], cwd=tmp_path, stderr=subprocess.PIPE
+        )
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline and not (tmp_path / f"out{i}" / "cells").exists():
+            time.sleep(0.05)
+        time.sleep(2 + 0.7 * i)
+        process.send_signal(signal.SIGINT)
+        _, error = process.communicate(timeout=60)
+        assert process.returncode == 130
+        assert error.strip() == b"error: interrupted; go on with --resume"
+
+
 def test_resume_without_a_directory_is_a_fresh_start(table, tmp_path):
     run(Experiment.from_table(table), tmp_path / "new" / "out", resume=True)
     assert (tmp_path / "new" / "out" / "manifest.json").is_file()
