@@ -109,8 +109,12 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "biased",
         _harmful,
-        "If the clients' data differ and every client can compute in every round, use FedPBC instead of FedAvg.",
-        lambda f: f"{_moved(f)}. If the rare clients' data differ, FedAvg fits the frequent ones; FedPBC did not.",
+        "If the clients' data differ and every client can compute in every round, use FedPBC instead of FedAvg, "
+        "at a moderate or decaying learning rate.",
+        lambda f: (
+            f"{_moved(f)}. If the rare clients' data differ, FedAvg fits the frequent ones; FedPBC did not, "
+            "but lost at a ten times larger learning rate."
+        ),
         BY_LABEL,
     ),
     Rule(

@@ -70,7 +70,11 @@ def mixing_gap(p: np.ndarray) -> float:
 
 
 def mixing_gaps(p: np.ndarray) -> np.ndarray:
-    """1 - rho(t) of every round: [m] or [rounds, m] -> [rounds]."""
+    """1 - rho(t) of every round: [m] or [rounds, m] -> [rounds].
+
+    >>> mixing_gaps(np.array([[0.5, 0.5], [1.0, 1.0]])).round(6)
+    array([0.25, 1.  ])
+    """
     p = np.atleast_2d(check_probabilities(p, (1, 2)))
     rows, inverse = np.unique(p, axis=0, return_inverse=True) if len(p) > 1 else (p, np.zeros(1, int))
     return np.array([_gap(row) for row in rows])[inverse.ravel()]
