@@ -236,3 +236,15 @@ def test_an_audit_needs_no_jax(file):
         "assert not [m for m in sys.modules if m.split('.')[0] in ('jax', 'matplotlib', 'pyarrow')]"
     )
     subprocess.run([sys.executable, "-c", code, str(file)], check=True, timeout=60)
+
+
+def test_the_whole_command_needs_no_jax(tmp_path):
+    """The page too: its pictures need matplotlib alone."""
+    (tmp_path / "log.csv").write_text("round,client\n0,a\n0,b\n1,a\n2,b\n3,a\n3,b\n")
+    code = (
+        "import sys; sys.modules['jax'] = None; sys.argv = ['fedpbc', 'audit', 'log.csv', '--out', 'out'];"
+        "from fedpbc import cli; cli.main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert done.returncode == 0, done.stderr
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["audit.html", "audit.json"]

@@ -15,12 +15,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from fedpbc.files import replacing
+from fedpbc.report.palette import COLORS, RESERVED
 from fedpbc.results import Run, read_run
 
-COLORS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#555555", "#000000")
-"""Okabe and Ito's palette: told apart also by colour-blind readers."""
-RESERVED = {"fedavg": COLORS[0], "fedpbc": COLORS[1]}
-"""The two methods that every figure is about look the same in all of them."""
 STYLES: dict[str, Any] = {"server": "-", "mean": (0, (4, 1.5))}
 MODEL_NAMES = {"server": "server model", "mean": "mean of all client models (no server can compute it)"}
 LOGARITHMIC = ("grad_norm", "distance")
