@@ -38,7 +38,7 @@ def shorten(value: Any, limit: int = 60) -> str:
         text = repr(value) if not isinstance(value, str) else '"' + value + '"'
     except ValueError:  # an integer with thousands of digits
         text = "a huge number"
-    text = text.replace("\n", "\\n")
+    text = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text[: 4 * limit])
     return text if len(text) <= limit else text[: limit - 3] + "..."
 
 
@@ -50,7 +50,7 @@ def printable(key: str) -> str:
 def suggest(word: str, known: Iterable[str]) -> str:
     """`` (did you mean "x"?)`` or nothing."""
     close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
-    return f' (did you mean "{close[0]}"?)' if close else ""
+    return f" (did you mean {shorten(close[0])}?)" if close else ""
 
 
 def total_memory() -> int:

@@ -68,8 +68,12 @@ class ParticipationLog:
     @classmethod
     def from_matrix(cls, active: np.ndarray, clients: Sequence[str] | None = None) -> ParticipationLog:
         """A log from bool[T, m]; clients are called "0", "1", ... unless named. Raises ConfigError like a file."""
-        active = np.asarray(active, bool)
+        active = np.asarray(active)
+        if active.ndim != 2 or not np.all((active == 0) | (active == 1)):
+            raise ConfigError(f"a matrix of 0 and 1 or booleans (rounds, clients) is needed, has shape {active.shape}")
         names = list(clients) if clients is not None else [str(i) for i in range(active.shape[1])]
+        if len(names) != active.shape[1] or len(set(names)) < len(names):
+            raise ConfigError(f"clients must be {active.shape[1]} different names, one per column")
         t, i = np.nonzero(active)
         log = cls(names, len(active), 0, t.astype(np.int32), i.astype(np.int32), source="matrix", format="npy")
         require_clients(log)
@@ -221,13 +225,22 @@ def require_clients(log: ParticipationLog) -> None:
         raise ConfigError(f"{where}: holds a single client; an audit compares at least two (--clients N adds unseen)")
 
 
+CLIENTS_MAX = 10_000_000
+"""The largest number of clients: each has a name and a row of statistics."""
+
+
 def with_clients(log: ParticipationLog, total: int | None, known: Sequence[str]) -> ParticipationLog:
     """Add clients that were never seen: those named in ``known`` (sizes, groups), then up to ``total`` unnamed ones.
 
     If the ids are integers from 0 (or 1) up to ``total``, the missing numbers are their names. Raises ConfigError
     when ``total`` is smaller than the number of ids.
     """
+    if total is not None and total > CLIENTS_MAX:
+        raise ConfigError(f"--clients {shorten(total)}: must be at most {CLIENTS_MAX:,}")
     if log.counts_only is not None:
+        least = max(int(log.counts_only.max()), log.counts_clients or 0)
+        if total is not None and total < least:
+            raise ConfigError(f"--clients {total}: must be at least {least}, so many does {log.source} speak of")
         return replace(log, counts_clients=total or log.counts_clients)
     names = dict.fromkeys([*log.clients, *known])
     if total is not None and total < len(names):

@@ -115,6 +115,14 @@ def _json_round(path: Path, number: int, text: str) -> tuple[int, list[Any]]:
     return round_, members
 
 
+def _encodable(name: str) -> bool:
+    try:
+        name.encode("utf-8")
+    except UnicodeEncodeError:  # a lone surrogate, which JSON can write
+        return False
+    return True
+
+
 def _json_clients(path: Path, number: int, members: list[Any], kinds: dict[type, int]) -> list[str]:
     """Ids of one round as strings; one type, str or int, in the whole file (``kinds``: type -> its first line)."""
     for member in members:
@@ -129,6 +137,12 @@ def _json_clients(path: Path, number: int, members: list[Any], kinds: dict[type,
             f"{path}: line {number}: client ids must be all strings or all integers, are of mixed types ({line})"
         )
     names = [str(member) for member in members]
+    for name in names:
+        if "\0" in name or len(name.encode("utf-8", "replace")) > 256 or not _encodable(name):
+            raise ConfigError(
+                f"{path}: line {number}: a client id must be UTF-8 of up to 256 bytes without NUL, "
+                f"is {shorten(ascii(name))}"
+            )
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise ConfigError(f"{path}: line {number}: client {shorten(twice)} stands there twice")
@@ -261,6 +275,9 @@ _RECEIVED = re.compile(
 )
 
 
+_TOO_LONG = re.compile(r"(?:ROUND |Received |received |out of )\d{10}")
+
+
 def read_flower(path: Path) -> ParticipationLog:
     """The console log of a Flower server: how many clients answered in each round, and nothing else.
 
@@ -271,6 +288,8 @@ def read_flower(path: Path) -> ParticipationLog:
     with open(path, "rb") as file:
         for number, raw in enumerate(file, start=1):
             text = decode(path, raw, number)
+            if _TOO_LONG.search(text):
+                raise ConfigError(f"{path}: line {number}: holds a number of more than nine digits")
             if match := _ROUND.search(text):
                 round_ = int(match[1])
                 first = round_ if first is None else first
@@ -321,13 +340,18 @@ def _companion(path: Path, column: str) -> dict[str, str]:
     if not path.is_file():
         raise ConfigError(f"{path}: no such file")
     text = decode(path, path.read_bytes(), 1).lstrip("\ufeff")
-    rows = csv.reader(text.splitlines(), strict=True)
-    header = [cell.strip().lower() for cell in next(rows, [])]
+    rows = csv.reader(text.split("\n"), strict=True)
+    try:
+        header = [cell.strip().lower() for cell in next(rows, [])]
+    except csv.Error as error:
+        raise ConfigError(f"{path}: line 1: is not CSV: {error}") from None
     if sorted(header) != sorted(["client", column]):
         raise ConfigError(f"{path}: line 1: must be client,{column}, is {shorten(','.join(header))}")
     found: dict[str, str] = {}
     try:
         for row in rows:
+            if row and len(row) != 2:
+                raise ConfigError(f"{path}: line {rows.line_num}: must have 2 cells like the header, has {len(row)}")
             if row:
                 _add_companion(path, rows.line_num, dict(zip(header, map(str.strip, row), strict=False)), column, found)
     except csv.Error as error:
@@ -369,6 +393,6 @@ def _size(path: Any, client: str, text: str) -> float:
         value = float(text)
     except ValueError:
         value = math.nan
-    if not (math.isfinite(value) and value > 0):
+    if not 0 < value < 1e200:
         raise ConfigError(f"{path}: the size of client {shorten(client)} must be a number > 0, is {shorten(text)}")
     return value

@@ -73,6 +73,6 @@ def fedavg_bias(p: np.ndarray, centers: np.ndarray) -> np.ndarray:
 
 def _centers(p: np.ndarray, centers: np.ndarray) -> np.ndarray:
     centers = np.asarray(centers, np.float64)
-    if centers.ndim != 2 or len(centers) != len(p):
-        raise ValueError(f"centers must have one row per client, {len(p)}, has shape {centers.shape}")
+    if centers.ndim != 2 or len(centers) != len(p) or not np.all(np.isfinite(centers)):
+        raise ValueError(f"centers must be finite, one row per client, {len(p)}, has shape {centers.shape}")
     return centers

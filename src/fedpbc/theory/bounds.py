@@ -255,8 +255,8 @@ def _check(
     if not 0 <= rho < 1:
         raise ValueError(f"rho must be in [0, 1), is {rho}: with rho = 1 the clients never come to a consensus")
     for name, value in counts.items():
-        if value < 1:
-            raise ValueError(f"{name} must be at least 1, is {value}")
+        if value < 1 or value != int(value):
+            raise ValueError(f"{name} must be an integer of at least 1, is {value}")
     if not independent:
         raise ValueError("this bound rests on links that are independent over rounds (Lemma 2)")
     if compute != "all":

@@ -14,6 +14,8 @@ def quadratic_constants(centers: np.ndarray) -> Constants:
     Constants(smoothness=1.0, sigma2=0.0, beta=0.0, zeta2=1.0)
     """
     centers = np.asarray(centers, np.float64)
+    if centers.ndim != 2 or centers.size == 0 or not np.all(np.isfinite(centers)):
+        raise ValueError(f"centers must be a finite matrix, one row per client, has shape {centers.shape}")
     spread = np.mean(np.sum((centers - centers.mean(axis=0)) ** 2, axis=1))
     return Constants(1.0, 0.0, 0.0, float(spread))
 
