@@ -350,7 +350,7 @@ def _companion(path: Path, column: str) -> dict[str, str]:
     found: dict[str, str] = {}
     try:
         for row in rows:
-            if row and len(row) != 2:
+            if len(row) > 2:
                 raise ConfigError(f"{path}: line {rows.line_num}: must have 2 cells like the header, has {len(row)}")
             if row:
                 _add_companion(path, rows.line_num, dict(zip(header, map(str.strip, row), strict=False)), column, found)
