@@ -26,6 +26,11 @@ def masked_sum(values: Array, mask: Array) -> Array:
     return xp.sum(select(mask, values, xp.zeros_like(values[0])), axis=0)
 
 
+def weighted_sum(values: Array, weights: Array, mask: Array) -> Array:
+    """sum over i in the mask of weights[i] values[i]. Shapes: [m, ...], f[m], bool[m] -> [...]."""
+    return masked_sum(values * weights.astype(values.dtype).reshape(mask.shape + (1,) * (values.ndim - 1)), mask)
+
+
 def masked_mean(values: Array, mask: Array, otherwise: Array) -> Array:
     """(1/|A|) sum over i in A of values[i], or ``otherwise`` when A is empty.
 

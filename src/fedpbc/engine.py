@@ -19,7 +19,18 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from fedpbc.aggregation import consensus_distance, select
 from fedpbc.local import DEVICES, local_steps, map_clients, sum_blocks
-from fedpbc.types import Algorithm, Array, LinkProcess, Models, Problem, Round, TimeFunction
+from fedpbc.types import (
+    Algorithm,
+    Array,
+    LinkProcess,
+    Models,
+    Problem,
+    Round,
+    ServerOptimizer,
+    TimeFunction,
+    Train,
+    Weighting,
+)
 
 CAPACITY = 1024
 """Rows of metrics that one call of the compiled program can hold."""
@@ -28,7 +39,9 @@ CAPACITY = 1024
 _STATIC = {
     TimeFunction: ["at"],
     LinkProcess: ["init", "step"],
-    Algorithm: ["init", "round", "models"],
+    Algorithm: ["init", "round", "models", "forget", "cost"],
+    Weighting: ["init", "step"],
+    ServerOptimizer: ["init", "step", "num_memories"],
     Problem: ["num_clients", "sample", "gradient", "num_blocks", "block_sums", "metrics", "work", "unroll"],
 }
 for _cls, _static in _STATIC.items():
@@ -61,6 +74,36 @@ class Inputs(NamedTuple):
     training_rounds: Array
     """From this round on (consensus cool-down) there are no local steps."""
     eval_every: Array
+    loss: StateLoss | None = None
+
+
+class StateLoss(NamedTuple):
+    """Clients that lose all they keep, once."""
+
+    round: Array
+    """Before the local steps of this round."""
+    lost: Array
+    """bool[m]."""
+
+
+class Counts(NamedTuple):
+    """Client-rounds so far, each int32[2]: millions, and the rest (a product of rounds and clients overflows 32 bits)."""
+
+    computed: Array
+    """Clients that did their local steps."""
+    sent: Array
+    """Clients the server heard from."""
+    received: Array
+    """Clients a message of the server reached."""
+
+    def plus(self, *masks: Array) -> Counts:
+        """After one more round; masks bool[m] in the order of the fields."""
+        return Counts(*(_count(so_far, mask) for so_far, mask in zip(self, masks, strict=True)))
+
+
+def _count(so_far: Array, mask: Array) -> Array:
+    rest = so_far[1] + jnp.sum(mask, dtype=jnp.int32)
+    return jnp.stack([so_far[0] + rest // 1_000_000, rest % 1_000_000])
 
 
 class Carry(NamedTuple):
@@ -70,6 +113,7 @@ class Carry(NamedTuple):
     links: Any
     num_active: Array
     empty_rounds: Array
+    counts: Counts
     first_nonfinite: Array
     """The first round after which a model was not finite; -1 so far."""
     server_sum: Array
@@ -91,6 +135,7 @@ def _initial(inputs: Inputs) -> Carry:
         links=inputs.links.init(inputs.links.params, key),
         num_active=zero,
         empty_rounds=zero,
+        counts=Counts(*(jnp.zeros(2, jnp.int32) for _ in Counts._fields)),
         first_nonfinite=zero - 1,
         server_sum=jnp.zeros_like(x0),
     )
@@ -102,22 +147,14 @@ def _round(plan: Plan, inputs: Inputs, carry: Carry, t: Array) -> Carry:
     link_state, link = inputs.links.step(inputs.links.params, link_key, carry.links, t)
     eta = inputs.schedule.at(inputs.schedule.params, t)
 
-    def train_one(x: Array, client: Array) -> Array:
-        return local_steps(
-            inputs.problem, x, client, sample_key, eta, plan.local_steps, plan.batch_size, plan.minibatch
-        )
-
-    def train(x: Array) -> Array:
-        trained = jax.lax.cond(
-            t < inputs.training_rounds,
-            lambda x: map_clients(train_one, x, plan.chunk_size, plan.num_devices),
-            lambda x: x,
-            x,
-        )
-        return select(link.active, trained, x) if plan.compute == "active" else trained
-
-    algorithm = inputs.algorithm
-    state = algorithm.round(algorithm.params, carry.algorithm, Round(t, link, eta, train))
+    algorithm, m = inputs.algorithm, inputs.problem.num_clients
+    training = t < inputs.training_rounds
+    computes = training & (link.active if plan.compute == "active" else jnp.ones(m, bool))
+    num_steps = jnp.where(training, plan.local_steps, 0)
+    train = _trainer(plan, inputs, sample_key, eta, training, computes)
+    before = _forget(inputs, carry.algorithm, t)
+    state = algorithm.round(algorithm.params, before, Round(t, link, eta, num_steps, computes, train))
+    received = link.receives if algorithm.cost.broadcast else link.receives & link.active
     models = algorithm.models(state)
     num_active = jnp.sum(link.active, dtype=jnp.int32)
     finite = jnp.all(jnp.isfinite(models.clients)) & jnp.all(jnp.isfinite(models.server))
@@ -126,8 +163,53 @@ def _round(plan: Plan, inputs: Inputs, carry: Carry, t: Array) -> Carry:
         links=link_state,
         num_active=num_active,
         empty_rounds=carry.empty_rounds + (num_active == 0),
+        counts=carry.counts.plus(computes, link.active, received),
         first_nonfinite=jnp.where(finite | (carry.first_nonfinite >= 0), carry.first_nonfinite, t),
         server_sum=carry.server_sum + jnp.where(2 * (t + 1) > inputs.num_rounds, models.server, 0),
+    )
+
+
+def _trainer(plan: Plan, inputs: Inputs, key: Array, eta: Array, training: Array, computes: Array) -> Train:
+    """Local training of round t, as an algorithm may call it."""
+
+    def train(models: Array, shift: Array | None = None, proximal: Array | None = None) -> Array:
+        def train_one(*row: Array) -> Array:
+            *given, client = row
+            return local_steps(
+                inputs.problem,
+                given[0],
+                client,
+                key,
+                eta,
+                plan.local_steps,
+                plan.batch_size,
+                plan.minibatch,
+                shift=given[1] if shift is not None else None,
+                proximal=proximal,
+            )
+
+        rows = (models,) if shift is None else (models, shift)
+        trained = jax.lax.cond(
+            training,
+            lambda rows: map_clients(train_one, rows, plan.chunk_size, plan.num_devices),
+            lambda rows: rows[0],
+            rows,
+        )
+        return select(computes, trained, models) if plan.compute == "active" else trained
+
+    return train
+
+
+def _forget(inputs: Inputs, state: Any, t: Array) -> Any:
+    """The algorithm's state at the start of round t, after a loss that falls into it."""
+    loss, algorithm = inputs.loss, inputs.algorithm
+    if loss is None:
+        return state
+    return jax.lax.cond(
+        t == loss.round,
+        lambda state: algorithm.forget(algorithm.params, state, loss.lost, inputs.problem.init, t),
+        lambda state: state,
+        state,
     )
 
 
@@ -143,6 +225,7 @@ def _evaluate(plan: Plan, inputs: Inputs, carry: Carry) -> dict[str, Array]:
         "consensus_distance": consensus_distance(models.clients, mean),
         "num_active": carry.num_active,
         "empty_rounds": carry.empty_rounds,
+        **carry.counts._asdict(),
     }
 
 
@@ -228,7 +311,7 @@ class Simulation:
         self._start, self._advance, self.compile_seconds = programs.get(plan, self.inputs)
         self.num_rounds, self.eval_every = int(inputs.num_rounds), int(inputs.eval_every)
         self.carry, row = self._start(self.inputs)
-        self.first_rows = {"round": np.array([0])} | {name: np.asarray(v)[None] for name, v in row.items()}
+        self.first_rows = self._columns(np.array([0]), {name: np.asarray(v)[None] for name, v in row.items()})
         self.next_round = 0
 
     @property
@@ -246,7 +329,23 @@ class Simulation:
         after: Array = np.arange(first + 1, last + 1)
         due = after[(after % self.eval_every == 0) | (after == self.num_rounds)]
         self.next_round = last
-        return {"round": due, **{name: np.asarray(column)[: len(due)] for name, column in rows.items()}}
+        return self._columns(due, {name: np.asarray(column)[: len(due)] for name, column in rows.items()})
+
+    def _columns(self, rounds: np.ndarray, rows: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Rows as columns of results: counts become local gradient steps and bytes so far."""
+        counts = {name: rows.pop(name).astype(np.int64) @ np.array([1_000_000, 1]) for name in Counts._fields}
+        x0, cost = self.inputs.problem.init, self.inputs.algorithm.cost
+        up, down = (
+            x0.dtype.itemsize * (models * x0.shape[0] + scalars)
+            for models, scalars in zip((cost.up, cost.down), cost.scalars, strict=True)
+        )
+        return {
+            "round": rounds,
+            **rows,
+            "gradient_steps": counts["computed"] * self.plan.local_steps,
+            "bytes_up": counts["sent"] * up,
+            "bytes_down": counts["received"] * down,
+        }
 
     def models(self) -> dict[str, np.ndarray]:
         """``server`` x^t, ``mean`` (1/m) sum_i x_i^t, and ``server_average``, each [d].

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -30,6 +30,7 @@ from fedpbc.schema import (
     LocatedStr,
     NonNegativeInt,
     PositiveInt,
+    Range,
     bind,
     bind_component,
     options_of,
@@ -47,6 +48,11 @@ def figure(
     return {"metrics": metrics, "models": models, "from_round": from_round}
 
 
+def state_loss(*, round: NonNegativeInt, share: Annotated[float, Range(high=1, above=0)] = 0.1) -> dict[str, Any]:
+    """A random share of the clients (at least one) loses all it keeps, before the local steps of a round."""
+    return {"round": round, "share": share}
+
+
 def settings(
     *,
     name: str,
@@ -62,7 +68,7 @@ def settings(
     chunk_size: PositiveInt = 25,
     precision: Literal["float32", "float64"] = "float32",
 ) -> None:
-    """The keys of an experiment file, beside [problem], [[links]], [[algorithms]] and [figure].
+    """The keys of an experiment file, beside [problem], [[links]], [[algorithms]], [state_loss] and [figure].
 
     rounds: T, the cool-down included. local_steps: s. minibatch: "round" reuses one minibatch for all local
     steps of a round, "step" draws a fresh one each. compute: who computes, "all" or only the "active" clients.
@@ -71,7 +77,7 @@ def settings(
     """
 
 
-_TABLES = ("problem", "links", "algorithms", "figure")
+_TABLES = ("problem", "links", "algorithms", "figure", "state_loss")
 
 
 class CellKey(NamedTuple):
@@ -118,6 +124,7 @@ class Experiment:
     links: list[Component]
     algorithms: list[Component]
     figure: dict[str, Any]
+    state_loss: dict[str, Any] | None = None
 
     @classmethod
     def from_table(cls, table: Mapping[str, Any], base: Path | str = ".") -> Experiment:
@@ -133,15 +140,16 @@ class Experiment:
             if key not in table:
                 heading = f"[{key}]" if key == "problem" else f"[[{key}]]"
                 raise ConfigError(f"missing key {key}: needs a table {heading}")
-        look = table.get("figure", {})
-        if not isinstance(look, Mapping):
-            raise ConfigError(f"figure = {shorten(look)}: must be a table")
+        for key in ("figure", "state_loss"):
+            if not isinstance(table.get(key, {}), Mapping):
+                raise ConfigError(f"{key} = {shorten(table[key])}: must be a table")
         experiment = cls(
             **values,
             problem=bind_component(PROBLEMS, table["problem"], "problem", base),
             links=_labelled(LINKS, table["links"], "links", base),
             algorithms=_labelled(ALGORITHMS, table["algorithms"], "algorithms", base),
-            figure=bind(figure, look, "figure", base),
+            figure=bind(figure, table.get("figure", {}), "figure", base),
+            state_loss=bind(state_loss, table["state_loss"], "state_loss", base) if "state_loss" in table else None,
         )
         experiment._check()
         return experiment
@@ -155,6 +163,8 @@ class Experiment:
         usable = self.name.strip() and self.name.isprintable() and len(self.name) <= 100
         if not usable or re.search(r"[/\\]", self.name) or self.name in (".", ".."):
             raise ConfigError(f"name = {shorten(self.name)}: must be usable as the name of a folder")
+        if self.state_loss and self.state_loss["round"] >= self.rounds:
+            raise ConfigError(f"state_loss.round = {self.state_loss['round']}: must be below rounds, {self.rounds}")
         if self.cooldown_rounds > self.rounds:
             raise ConfigError(f"cooldown_rounds = {self.cooldown_rounds}: must be at most rounds, {self.rounds}")
         rows = len(self.cells()) * (self.rounds // self.eval_every + 2)
@@ -188,7 +198,8 @@ class Experiment:
         components = {
             key: [{"label": c.label, **c.table()} for c in getattr(self, key)] for key in ("links", "algorithms")
         }
-        return {**plain, "problem": self.problem.table(), **components, "figure": look}
+        loss = {"state_loss": self.state_loss} if self.state_loss else {}
+        return {**plain, "problem": self.problem.table(), **components, "figure": look, **loss}
 
     def paths(self) -> dict[str, Path]:
         """Every file the experiment reads: full key -> path."""

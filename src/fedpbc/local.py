@@ -15,40 +15,54 @@ DEVICES = "devices"
 
 
 def local_steps(
-    problem: Problem, x: Array, client: Array, key: Array, eta: Array, steps: int, batch_size: int, minibatch: str
+    problem: Problem,
+    x: Array,
+    client: Array,
+    key: Array,
+    eta: Array,
+    steps: int,
+    batch_size: int,
+    minibatch: str,
+    shift: Array | None = None,
+    proximal: Array | None = None,
 ) -> Array:
-    """x <- x - eta grad l_i(x; xi), ``steps`` times, for one client i; x [d] -> [d].
+    """x <- x - eta (grad l_i(x; xi) + shift + proximal (x - x_start)), ``steps`` times, for one client i; x [d] -> [d].
 
     ``minibatch``: "round" reuses one minibatch for all steps (Algorithms 1 and 2 as printed), "step" draws a
     fresh one for each. ``key`` belongs to this round alone; client and step are folded into it, so that the
     samples do not depend on how clients are chunked or sharded.
     """
-    key = jax.random.fold_in(key, client)
+    key, start = jax.random.fold_in(key, client), x
     fixed = problem.sample(problem.params, client, key, batch_size) if minibatch == "round" else None
 
     def step(k: Array, x: Array) -> Array:
         batch = fixed
         if minibatch == "step":
             batch = problem.sample(problem.params, client, jax.random.fold_in(key, k), batch_size)
-        return x - eta * problem.gradient(batch, x)
+        direction = problem.gradient(batch, x)
+        if shift is not None:
+            direction = direction + shift
+        if proximal is not None:
+            direction = direction + proximal * (x - start)
+        return x - eta * direction
 
     return jax.lax.fori_loop(0, steps, step, x, unroll=min(steps, problem.unroll))
 
 
-def map_clients(train_one: Callable[[Array, Array], Array], x: Array, chunk_size: int, num_devices: int) -> Array:
-    """``train_one(x[i], i)`` for every client; [m, d] -> [m, d].
+def map_clients(train_one: Callable[..., Array], rows: Any, chunk_size: int, num_devices: int) -> Array:
+    """``train_one(*rows_i, i)`` for every client i; ``rows`` is a tuple of arrays [m, ...]; -> [m, d].
 
     Chunks of ``chunk_size`` clients are vectorised, chunks follow each other. The last chunk is filled up with
     repetitions of the last client, whose results are dropped.
     """
-    m, d = x.shape
+    m = rows[0].shape[0]
     size = min(chunk_size, m)
     num_chunks = -(-m // size)
     clients = jnp.minimum(jnp.arange(num_chunks * size, dtype=jnp.int32), m - 1)
-    models = x if num_chunks * size == m else x[clients]
-    chunks = (models.reshape(num_chunks, size, d), clients.reshape(num_chunks, size))
+    filled = rows if num_chunks * size == m else tuple(a[clients] for a in rows)
+    chunks = tuple(a.reshape(num_chunks, size, *a.shape[1:]) for a in (*filled, clients))
     trained = map_chunks(lambda chunk: jax.vmap(train_one)(*chunk), chunks, num_devices)
-    return trained.reshape(num_chunks * size, d)[:m]
+    return trained.reshape(num_chunks * size, *trained.shape[2:])[:m]
 
 
 def map_chunks(fn: Callable[[Any], Any], chunks: Any, num_devices: int) -> Any:

@@ -17,7 +17,7 @@ import jax
 import numpy as np
 
 from fedpbc import __version__
-from fedpbc.engine import Inputs, Plan, Programs, Simulation
+from fedpbc.engine import Inputs, Plan, Programs, Simulation, StateLoss
 from fedpbc.errors import ConfigError, FedpbcError, require_memory, suggest
 from fedpbc.experiment import Cell, CellKey, Experiment, load_experiment
 from fedpbc.results import (
@@ -30,6 +30,7 @@ from fedpbc.results import (
     unpack,
     write_arrays,
 )
+from fedpbc.schema import Context
 from fedpbc.types import Problem
 
 BLOCK_SECONDS, CHECKPOINT_SECONDS = 0.5, 5.0
@@ -238,8 +239,19 @@ class _Grid:
             num_rounds=np.int32(e.rounds),
             training_rounds=np.int32(e.rounds - e.cooldown_rounds),
             eval_every=np.int32(e.eval_every),
+            loss=self._loss(context),
         )
         return Simulation(self.programs, plan, inputs)
+
+    def _loss(self, context: Context) -> StateLoss | None:
+        """Who loses its state when; the same clients for every method of a seed."""
+        settings, m = self.experiment.state_loss, context.problem.num_clients
+        if settings is None:
+            return None
+        lost = np.zeros(m, bool)
+        count = max(1, round(settings["share"] * m))
+        lost[context.rng("state loss").permutation(m)[:count]] = True
+        return StateLoss(np.int32(settings["round"]), lost)
 
     def num_devices(self, problem: Problem) -> int:
         """As asked, or as many as have a chunk of clients each, when a round is worth sharing."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -28,9 +28,17 @@ class Link(NamedTuple):
     """What the network does in one round."""
 
     active: Array
-    """bool[m]: client i is in A^t, i.e. its up- and downlink work this round."""
+    """bool[m]: client i is in A^t, i.e. the server hears from it this round."""
     prob: Array
-    """f[m]: the probabilities p_i^t that drew ``active``. Only oracle methods may read them."""
+    """f[m]: p_i^t, the probability that client i is active in round t as the setting states it, not given the past of a
+    process with memory. Only oracle methods may read it."""
+    downlink: Array | None = None
+    """bool[m]: the server reaches client i this round; None: exactly the active ones, as in the paper."""
+
+    @property
+    def receives(self) -> Array:
+        """bool[m]: whom a message of the server reaches."""
+        return self.active if self.downlink is None else self.downlink
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,6 +88,16 @@ class Problem:
     """Facts about clients, each [m], that link probabilities may depend on (``mean_label``, ...). Host only."""
 
 
+class Train(Protocol):
+    """Local training, given to an algorithm."""
+
+    def __call__(self, models: Array, shift: Array | None = None, proximal: Array | None = None) -> Array:
+        """s local steps of every client that computes, from its row of ``models``; [m, d] -> [m, d].
+
+        x <- x - eta_t (grad l_i(x; xi) + shift_i + proximal (x - models_i)), shift [m, d], proximal a number.
+        """
+
+
 class Round(NamedTuple):
     """What an algorithm is given in round t."""
 
@@ -88,8 +106,11 @@ class Round(NamedTuple):
     link: Link
     learning_rate: Array
     """eta_t."""
-    train: Callable[[Array], Array]
-    """``train(models[m, d]) -> [m, d]``: s local steps of every client that computes, from its row."""
+    num_steps: Array
+    """s, or 0 in the consensus cool-down."""
+    computes: Array
+    """bool[m]: who does local steps this round; nobody in the cool-down."""
+    train: Train
 
 
 class Models(NamedTuple):
@@ -99,6 +120,28 @@ class Models(NamedTuple):
     """x^t, [d]."""
     clients: Array
     """x_i^t, [m, d]."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a method costs, in models of size d and in scalars; m is the number of clients."""
+
+    up: int = 1
+    """Models that an active client sends in a round."""
+    down: int = 1
+    """Models that a client it is sent to receives in a round."""
+    scalars: tuple[int, int] = (0, 0)
+    """Numbers beside them, up and down."""
+    server: int = 1
+    """Models the server holds between rounds, whatever m."""
+    server_per_client: int = 0
+    """Models the server holds for each client."""
+    client: int = 0
+    """Models a client holds between rounds that it cannot do without."""
+    broadcast: bool = True
+    """The server sends before the round, to all it reaches; else after it, to those it heard from."""
+    needs: str = ""
+    """What must be known or possible, beside the number of clients."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,3 +155,30 @@ class Algorithm:
     """``round(params, state, round) -> state`` after the round."""
     models: Callable[[Any], Models]
     """``models(state)``: what is evaluated."""
+    forget: Callable[[Params, Any, Array, Array, Array], Any]
+    """``forget(params, state, lost bool[m], x0[d], t) -> state``: these clients lose all they keep before round t."""
+    cost: Cost
+
+
+@dataclass(frozen=True, eq=False)
+class Weighting:
+    """How much the update of each client counts: vectors [m] only, no models."""
+
+    params: Params
+    init: Callable[[Params, int, Any], Any]
+    """``init(params, m, dtype) -> state``."""
+    step: Callable[[Params, Any, Link, Array], tuple[Any, Array]]
+    """``step(params, state, link, t) -> (state, weights f[m])``; weights of clients outside A^t are never used."""
+
+
+@dataclass(frozen=True, eq=False)
+class ServerOptimizer:
+    """What the server does with u^t = sum_i w_i Delta_i, which it takes for a step against the gradient."""
+
+    params: Params
+    init: Callable[[Params, Array], tuple[Array, ...]]
+    """``init(params, x0[d]) -> memories``, each [d]."""
+    step: Callable[[Params, tuple[Array, ...], Array], tuple[tuple[Array, ...], Array]]
+    """``step(params, memories, u[d]) -> (memories, x^(t+1) - x^t [d])``; only rounds with an update count."""
+    num_memories: int = 0
+    """Models of memory, for the costs."""

@@ -2,9 +2,36 @@
 
 from __future__ import annotations
 
+from fedpbc.algorithms.amplified_fedavg import amplified_fedavg
+from fedpbc.algorithms.f3ast import f3ast
+from fedpbc.algorithms.fedau import fedau
 from fedpbc.algorithms.fedavg import fedavg
 from fedpbc.algorithms.fedavg_all import fedavg_all
+from fedpbc.algorithms.fedavg_known import fedavg_known
+from fedpbc.algorithms.fedawe import fedawe
 from fedpbc.algorithms.fedpbc import fedpbc
+from fedpbc.algorithms.fedpbc_corrected import fedpbc_corrected
+from fedpbc.algorithms.fedprox import fedprox
+from fedpbc.algorithms.fedvarp import fedvarp
+from fedpbc.algorithms.mifa import mifa
+from fedpbc.algorithms.scaffold import scaffold
 from fedpbc.schema import Kind
 
-ALGORITHMS = Kind("algorithm", {"fedavg": fedavg, "fedavg_all": fedavg_all, "fedpbc": fedpbc})
+ALGORITHMS = Kind(
+    "algorithm",
+    {
+        "fedavg": fedavg,
+        "fedavg_all": fedavg_all,
+        "fedavg_known": fedavg_known,
+        "fedau": fedau,
+        "f3ast": f3ast,
+        "fedprox": fedprox,
+        "amplified_fedavg": amplified_fedavg,
+        "mifa": mifa,
+        "fedvarp": fedvarp,
+        "scaffold": scaffold,
+        "fedawe": fedawe,
+        "fedpbc": fedpbc,
+        "fedpbc_corrected": fedpbc_corrected,
+    },
+)

@@ -2,31 +2,30 @@
 
 from __future__ import annotations
 
-from fedpbc.aggregation import masked_mean, select
+from typing import Any
+
+from fedpbc.algorithms.server import Server
+from fedpbc.algorithms.weighting import no_memory, weighted
 from fedpbc.schema import Context
-from fedpbc.types import Algorithm, Array, Models, Round
+from fedpbc.types import Algorithm, Array, Link, Weighting
 
 
-def fedavg(context: Context) -> Algorithm:
+def fedavg(context: Context, *, server: Server | None = None) -> Algorithm:
     """Mean over the active clients; the broadcast comes first (McMahan et al. 2017; Algorithm 1)."""
-    return Algorithm((), init, _round, models)
+    return weighted(WEIGHTING, server)
 
 
-def init(params: tuple[()], x0: Array, num_clients: int) -> Models:
-    """Server and clients start from x^0."""
-    return Models(x0, x0.__array_namespace__().tile(x0, (num_clients, 1)))
-
-
-def _round(params: tuple[()], state: Models, round: Round) -> Models:
-    """x_i^(t,0) = x^t if i in A^t else x_i^t; local steps; x^(t+1) = mean over A^t of x_i^(t+1).
+def weights(params: Any, state: Any, link: Link, t: Array) -> tuple[Any, Array]:
+    """w_i = 1/|A^t|: x^(t+1) is the mean over A^t of x_i^(t+1); an empty A^t leaves x^t as it is.
 
     As printed, clients that were not reached compute too, from their own model; the server never sees it.
-    An empty A^t leaves x^t as it is.
+
+    >>> import numpy as np
+    >>> weights((), (), Link(np.array([True, False, True, True]), np.ones(4)), 0)[1].round(3).tolist()
+    [0.333, 0.333, 0.333, 0.333]
     """
-    clients = round.train(select(round.link.active, state.server, state.clients))
-    return Models(masked_mean(clients, round.link.active, otherwise=state.server), clients)
+    xp = link.active.__array_namespace__()
+    return state, xp.ones(link.active.shape) / xp.maximum(xp.sum(link.active), 1)
 
 
-def models(state: Models) -> Models:
-    """The state itself."""
-    return state
+WEIGHTING = Weighting((), no_memory, weights)

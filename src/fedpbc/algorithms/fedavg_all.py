@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from fedpbc.aggregation import masked_sum, select
-from fedpbc.algorithms.fedavg import init, models
+from typing import Any
+
+from fedpbc.algorithms.server import Server
+from fedpbc.algorithms.weighting import no_memory, weighted
 from fedpbc.schema import Context
-from fedpbc.types import Algorithm, Models, Round
+from fedpbc.types import Algorithm, Array, Link, Weighting
 
 
-def fedavg_all(context: Context) -> Algorithm:
+def fedavg_all(context: Context, *, server: Server | None = None) -> Algorithm:
     """x += (1/m) sum over the active clients of their update (McMahan et al. 2017, sum over all m)."""
-    return Algorithm((), init, _round, models)
+    return weighted(Weighting((), no_memory, weights), server)
 
 
-def _round(params: tuple[()], state: Models, round: Round) -> Models:
-    """x^(t+1) = x^t + (1/m) sum over A^t of (x_i^(t+1) - x^t).
+def weights(params: Any, state: Any, link: Link, t: Array) -> tuple[Any, Array]:
+    """w_i = 1/m: x^(t+1) = x^t + (1/m) sum over A^t of (x_i^(t+1) - x^t).
 
-    Minimises sum_i p_i F_i when links are Bernoulli, and is slower by the mean p. Clients as in ``fedavg``.
+    Minimises sum_i p_i F_i when links are Bernoulli, and is slower by the mean p.
+
+    >>> import numpy as np
+    >>> weights((), (), Link(np.array([True, False, True, True]), np.ones(4)), 0)[1].tolist()
+    [0.25, 0.25, 0.25, 0.25]
     """
-    clients = round.train(select(round.link.active, state.server, state.clients))
-    update = masked_sum(clients - state.server, round.link.active) / clients.shape[0]
-    return Models(state.server + update, clients)
+    xp, m = link.active.__array_namespace__(), link.active.shape[0]
+    return state, xp.ones(m) / m

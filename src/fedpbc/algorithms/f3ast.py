@@ -1,0 +1,57 @@
+"""F3AST: a budget of slots a round, given to whoever was chosen least (Ribero et al., arXiv 2205.06730)."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import numpy as np
+
+from fedpbc.algorithms.server import Server
+from fedpbc.algorithms.weighting import weighted
+from fedpbc.schema import Context, PositiveInt, Range
+from fedpbc.types import Algorithm, Array, Link, Weighting
+
+
+def f3ast(
+    context: Context,
+    *,
+    slots: PositiveInt = 10,
+    beta: Annotated[float, Range(high=1, above=0)] = 0.01,
+    server: Server | None = None,
+) -> Algorithm:
+    """x += sum over the chosen of their update / (m r_i), r_i how often i is chosen (arXiv 2205.06730).
+
+    ``slots`` (K): how many active clients are chosen; ``beta``: the weight of the current round in r.
+    """
+    params = {"slots": np.int32(slots), "beta": np.asarray(beta, context.dtype)}
+    return weighted(Weighting(params, init, weights), server, needs="a slot budget")
+
+
+def init(params: dict[str, Array], num_clients: int, dtype: Any) -> Array:
+    """r_i = min(1, K/m): what choosing evenly would give. The paper leaves the start open."""
+    share = params["slots"] / num_clients
+    xp = share.__array_namespace__() if hasattr(share, "__array_namespace__") else np
+    return xp.minimum(share, 1) * xp.ones(num_clients, dtype=dtype)
+
+
+def weights(params: dict[str, Array], rates: Array, link: Link, t: Array) -> tuple[Array, Array]:
+    """S = the up to K clients of A^t with the largest (1/(m r_i))^2; w_i = 1/(m r_i) in S, else 0; then
+    r = (1 - beta) r + beta 1_S.
+
+    Clients are chosen by their id, not by their position in A^t; equal rates are told apart by the smaller
+    (i - t) mod m, so that nobody has precedence. All of A^t is counted as having computed and sent, though a
+    server could ask S alone.
+
+    >>> params = {"slots": np.int32(1), "beta": np.float64(0.5)}
+    >>> rates, used = weights(params, np.array([0.5, 0.25, 0.5, 0.1]), Link(np.array([1, 1, 1, 0], bool), np.ones(4)), 0)
+    >>> used.tolist(), rates.tolist()
+    ([0.0, 1.0, 0.0, 0.0], [0.25, 0.625, 0.25, 0.05])
+    """
+    xp, m = link.active.__array_namespace__(), link.active.shape[0]
+    first = xp.roll(xp.arange(m), -t)  # clients in the order of (i - t) mod m
+    key = xp.where(link.active, rates, xp.inf)[first]
+    order = first[xp.argsort(key, stable=True)]
+    rank = xp.argsort(order, stable=True)
+    chosen = link.active & (rank < params["slots"])
+    used = xp.where(chosen, 1 / (m * xp.maximum(rates, xp.finfo(rates.dtype).tiny)), 0)
+    return (1 - params["beta"]) * rates + params["beta"] * chosen, used

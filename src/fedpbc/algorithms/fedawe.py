@@ -1,0 +1,66 @@
+"""FedAWE: a client echoes its update once for every round it was away (arXiv 2409.17446)."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from fedpbc.aggregation import masked_mean, select
+from fedpbc.algorithms.broadcast import at_start, models
+from fedpbc.schema import Context, NonNegativeInt, Positive
+from fedpbc.types import Algorithm, Array, Cost, Round
+
+
+class State(NamedTuple):
+    """Models, and when each client was last active."""
+
+    server: Array
+    clients: Array
+    last: Array
+    """tau_i, int[m]; -1 at the start."""
+
+
+def fedawe(context: Context, *, server_learning_rate: Positive = 1.0, clip: NonNegativeInt = 0) -> Algorithm:
+    """Mean over the active of x_i + eta_g (t - tau_i) update_i, sent to them; tau_i when i was last active (arXiv 2409.17446).
+
+    ``clip``: the largest echo t - tau_i; 0: none. Clients compute only while active, whatever ``compute`` says.
+    """
+    params = {
+        "rate": context.number("server_learning_rate", server_learning_rate),
+        "clip": np.int32(clip or np.iinfo(np.int32).max),
+    }
+    return Algorithm(params, _init, _round, models, _forget, Cost(client=1, broadcast=False))
+
+
+def _init(params: dict[str, Array], x0: Array, num_clients: int) -> State:
+    return State(x0, at_start(x0, num_clients), np.full(num_clients, -1, np.int32))
+
+
+def echo(models: Array, update: Array, rate: Array, rounds_away: Array) -> Array:
+    """x_i + eta_g (t - tau_i) Delta_i, [m, d].
+
+    >>> echo(np.array([[1.0], [1.0]]), np.array([[0.5], [0.5]]), 1.0, np.array([1, 4])).tolist()
+    [[1.5], [3.0]]
+    """
+    return models + (rate * rounds_away)[:, None].astype(models.dtype) * update
+
+
+def _round(params: dict[str, Array], state: State, round: Round) -> State:
+    """x^(t+1) = mean over A^t of the echoes; x_i = x^(t+1) and tau_i = t for i in A^t; the others keep x_i.
+
+    An empty A^t leaves everything as it is.
+    """
+    active, xp = round.link.active, state.clients.__array_namespace__()
+    trained = select(active, round.train(state.clients), state.clients)
+    away = xp.minimum(round.index - state.last, params["clip"])
+    echoes = echo(state.clients, trained - state.clients, params["rate"], away)
+    server = masked_mean(echoes, active, otherwise=state.server)
+    clients = select(active & round.link.receives, server, trained)
+    return State(server, clients, xp.where(active, round.index, state.last))
+
+
+def _forget(params: dict[str, Array], state: State, lost: Array, x0: Array, t: Array) -> State:
+    """A client that lost its model and its clock starts anew from x^0, as if it had just been active."""
+    last = x0.__array_namespace__().where(lost, t - 1, state.last)
+    return state._replace(clients=select(lost, x0, state.clients), last=last)

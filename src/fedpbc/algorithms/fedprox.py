@@ -1,0 +1,23 @@
+"""FedProx: FedAvg whose clients are held near the model they started from (Li et al., arXiv 1812.06127)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fedpbc.algorithms.fedavg import WEIGHTING
+from fedpbc.algorithms.server import Server
+from fedpbc.algorithms.weighting import weighted
+from fedpbc.schema import Context, NonNegative
+from fedpbc.types import Algorithm
+
+
+def fedprox(context: Context, *, mu: NonNegative = 0.1, server: Server | None = None) -> Algorithm:
+    """FedAvg with + mu/2 ||x - x^t||^2 in every local objective (arXiv 1812.06127).
+
+    Local steps x <- x - eta (grad l_i(x; xi) + mu (x - x^t)); mu = 0 is FedAvg. The bias of unequal
+    participation stays. Theirs solves the local problem inexactly; here it is s steps, as for everybody.
+
+    >>> fedprox(Context(0, np.dtype(np.float64), 1), mu=0.5).params["proximal"].item()
+    0.5
+    """
+    return weighted(WEIGHTING, server, proximal=np.asarray(mu, context.dtype), needs="the proximal term in local training")

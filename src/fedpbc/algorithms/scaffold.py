@@ -1,0 +1,96 @@
+"""SCAFFOLD: control variates take the drift out of local steps (Karimireddy et al., arXiv 1910.06378)."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from fedpbc.aggregation import masked_mean, masked_sum, select
+from fedpbc.algorithms.broadcast import at_start, heard, models, nothing_known
+from fedpbc.algorithms.correction import Apply, corrected_training
+from fedpbc.schema import Context, Positive
+from fedpbc.types import Algorithm, Array, Cost, Round
+
+
+class State(NamedTuple):
+    """Models and control variates."""
+
+    server: Array
+    clients: Array
+    control: Array
+    """c, [d]: the mean of the c_i."""
+    controls: Array
+    """c_i, [m, d]."""
+
+
+def scaffold(
+    context: Context,
+    *,
+    server_learning_rate: Positive = 1.0,
+    controls: Literal["client", "server"] = "client",
+    apply: Apply = "every_step",
+) -> Algorithm:
+    """Local steps along grad - c_i + c; x += eta_g times the mean over the active (arXiv 1910.06378, option II).
+
+    ``controls``: who keeps c_i. A client that loses its c_i unbalances c for good; on the server (m models) it is
+    safe, and clients keep nothing. ``apply``: inside every local step, or around a client that is a black box
+    (ours, see docs/drift-correction.md).
+    """
+    by_server, around = controls == "server", apply == "around"
+    cost = Cost(
+        up=1 if by_server else 2,
+        down=1 if by_server and around else 2,
+        server=2,
+        server_per_client=int(by_server),
+        client=0 if by_server else 1,
+        needs="eta and s on the server" if around else "a hook in the local gradient",
+    )
+    params = {
+        "rate": context.number("server_learning_rate", server_learning_rate),
+        "around": np.asarray(around, context.dtype),
+        "by_client": np.asarray(not by_server),
+    }
+    return Algorithm(params, _init, _round, models, _forget, cost)
+
+
+def _init(params: dict[str, Array], x0: Array, num_clients: int) -> State:
+    return State(x0, at_start(x0, num_clients), x0 * 0, nothing_known(x0, num_clients))
+
+
+def renew(
+    control: Array, controls: Array, update: Array, length: Array, reported: Array
+) -> tuple[Array, Array]:
+    """c_i+ = c_i - c - Delta_i / (s eta) for those who reported; c+ = c + (1/m) sum over them of (c_i+ - c_i).
+
+    ``length`` = s eta. The sum is divided by m, all clients, and not by |A|: c stays the mean of the c_i.
+
+    >>> c, ci = renew(np.zeros(1), np.zeros((2, 1)), np.array([[-1.0], [9.0]]), 0.5, np.array([True, False]))
+    >>> c.tolist(), ci.tolist()
+    ([1.0], [[2.0], [0.0]])
+    """
+    new = select(reported, controls - control - update / length, controls)
+    return control + masked_sum(new - controls, reported) / controls.shape[0], new
+
+
+def _round(params: dict[str, Array], state: State, round: Round) -> State:
+    """x^(t+1) = x^t + eta_g mean over A^t of Delta_i. Empty A^t and cool-down: nothing changes on the server.
+
+    A client that the broadcast did not reach (and that computes all the same) has no c and takes plain steps.
+    """
+    receives = round.link.receives
+    start = select(receives, state.server, state.clients)
+    shift = select(receives, state.control - state.controls, state.control * 0)
+    end = corrected_training(round, start, shift, params["around"])
+    update, reported = end - start, heard(round)
+    xp = start.__array_namespace__()
+    server = state.server + params["rate"] * masked_mean(update, reported, otherwise=xp.zeros_like(state.server))
+    length = round.learning_rate * xp.maximum(round.num_steps, 1).astype(start.dtype)
+    control, controls = renew(state.control, state.controls, update, length, reported & receives)
+    return State(server, end, control, controls)
+
+
+def _forget(params: dict[str, Array], state: State, lost: Array, x0: Array, t: Array) -> State:
+    """Model and c_i are gone; the server does not know, and c keeps what c_i was."""
+    controls = select(lost & params["by_client"], x0 * 0, state.controls)
+    return state._replace(clients=select(lost, x0, state.clients), controls=controls)
