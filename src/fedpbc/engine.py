@@ -87,7 +87,7 @@ class StateLoss(NamedTuple):
 
 
 class Counts(NamedTuple):
-    """Client-rounds so far, each int32[2]: millions, and the rest (a product of rounds and clients overflows 32 bits)."""
+    """Client-rounds so far, each int32[2]: millions, and the rest (rounds times clients may overflow 32 bits)."""
 
     computed: Array
     """Clients that did their local steps."""

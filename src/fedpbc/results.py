@@ -399,7 +399,9 @@ def read_run(path: str | Path) -> Run:
 
 _TYPES: dict[str, Any] = {
     **dict.fromkeys(("links", "algorithm", "compute"), str),
-    **dict.fromkeys(("seed", "round", "num_active", "empty_rounds", "gradient_steps", "bytes_up", "bytes_down"), np.int64),
+    **dict.fromkeys(
+        ("seed", "round", "num_active", "empty_rounds", "gradient_steps", "bytes_up", "bytes_down"), np.int64
+    ),
 }
 
 

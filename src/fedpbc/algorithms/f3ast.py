@@ -43,7 +43,8 @@ def weights(params: dict[str, Array], rates: Array, link: Link, t: Array) -> tup
     server could ask S alone.
 
     >>> params = {"slots": np.int32(1), "beta": np.float64(0.5)}
-    >>> rates, used = weights(params, np.array([0.5, 0.25, 0.5, 0.1]), Link(np.array([1, 1, 1, 0], bool), np.ones(4)), 0)
+    >>> link = Link(np.array([True, True, True, False]), np.ones(4))
+    >>> rates, used = weights(params, np.array([0.5, 0.25, 0.5, 0.1]), link, 0)
     >>> used.tolist(), rates.tolist()
     ([0.0, 1.0, 0.0, 0.0], [0.25, 0.625, 0.25, 0.05])
     """

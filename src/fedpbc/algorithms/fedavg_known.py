@@ -18,8 +18,8 @@ def fedavg_known(context: Context, *, server: Server | None = None) -> Algorithm
 def weights(params: Any, state: Any, link: Link, t: Array) -> tuple[Any, Array]:
     """w_i = 1 / (m p_i^t), each client with its own p; 0 where p_i^t = 0.
 
-    Unbiased in expectation whatever the p > 0; the variance grows with sum_i (1 - p_i)/p_i. A client with p = 0 is never
-    heard, so its F_i is left out. Probabilities are those of the setting: under links with memory the updates
+    Unbiased in expectation whatever the p > 0; the variance grows with sum_i (1 - p_i)/p_i. A client with p = 0 is
+    never heard, so its F_i is left out. Probabilities are those of the setting: under links with memory the updates
     of successive rounds are correlated, which no weight mends.
 
     >>> import numpy as np

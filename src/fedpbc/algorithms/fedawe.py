@@ -22,7 +22,7 @@ class State(NamedTuple):
 
 
 def fedawe(context: Context, *, server_learning_rate: Positive = 1.0, clip: NonNegativeInt = 0) -> Algorithm:
-    """Mean over the active of x_i + eta_g (t - tau_i) update_i, sent to them; tau_i when i was last active (arXiv 2409.17446).
+    """Mean over the active of x_i + eta_g (t - tau_i) update_i, tau_i its last active round (arXiv 2409.17446).
 
     ``clip``: the largest echo t - tau_i; 0: none. Clients compute only while active, whatever ``compute`` says.
     """

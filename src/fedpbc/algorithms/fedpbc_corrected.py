@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -37,7 +37,7 @@ def fedpbc_corrected(
     apply: Apply = "every_step",
     epoch_reset: bool = True,
 ) -> Algorithm:
-    """FedPBC along grad + z_i, where z_i learns how i's direction differs from everybody's (ours, docs/drift-correction.md).
+    """FedPBC along grad + z_i, z_i learnt from how i's direction differs from others' (ours, docs/drift-correction.md).
 
     ``correction``: "full" compares mean directions since the last contact, "light" final models. ``apply``: inside
     every local step, or around a client that is a black box. ``epoch_reset``: after a client lost its z, all
@@ -86,7 +86,7 @@ def correct_full(corrections: Array, base: Array, trained: Array, length: Array,
 
 
 def correct_light(corrections: Array, mean: Array, trained: Array, length: Array, active: Array) -> Array:
-    """z_i += (xhat_i - mean over A of xhat)/h_A with h_A the largest h_i in A, i.e. Z+ = Z + (I - W) Xhat / h_A; [m, d].
+    """z_i += (xhat_i - mean over A of xhat)/h_A, h_A the largest h_i in A: Z+ = Z + (I - W) Xhat / h_A; [m, d].
 
     The largest, not the mean: with a smaller divisor some cases diverge.
 
@@ -101,7 +101,7 @@ def correct_light(corrections: Array, mean: Array, trained: Array, length: Array
 
 
 def _round_full(params: dict[str, Array], state: State, round: Round) -> State:
-    """Local steps along grad + z_i; x^(t+1) = mean over A^t, sent to A^t with the mean direction; z, h and b anew there."""
+    """Local steps along grad + z_i; x^(t+1) = mean over A^t, sent there with the mean direction; z, h, b anew there."""
     state, server = _train(params, state, round)
     synced = round.link.active & round.link.receives
     corrections = correct_full(state.corrections, state.base, state.clients, state.length, round.link.active)
@@ -114,9 +114,7 @@ def _round_light(params: dict[str, Array], state: State, round: Round) -> State:
     state, server = _train(params, state, round)
     synced = round.link.active & round.link.receives
     corrections = correct_light(state.corrections, server, state.clients, state.length, round.link.active)
-    return _synchronise(
-        state._replace(corrections=select(synced, corrections, state.corrections)), server, synced
-    )
+    return _synchronise(state._replace(corrections=select(synced, corrections, state.corrections)), server, synced)
 
 
 def _train(params: dict[str, Array], state: State, round: Round) -> tuple[State, Array]:

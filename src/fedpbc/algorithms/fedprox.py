@@ -20,4 +20,6 @@ def fedprox(context: Context, *, mu: NonNegative = 0.1, server: Server | None = 
     >>> fedprox(Context(0, np.dtype(np.float64), 1), mu=0.5).params["proximal"].item()
     0.5
     """
-    return weighted(WEIGHTING, server, proximal=np.asarray(mu, context.dtype), needs="the proximal term in local training")
+    return weighted(
+        WEIGHTING, server, proximal=np.asarray(mu, context.dtype), needs="the proximal term in local training"
+    )

@@ -35,8 +35,9 @@ def surrogate(table: Array, mean: Array, update: Array, reported: Array) -> tupl
     """(ybar + (1/|A|) sum over A of (Delta_i - y_i), the new table, the new mean).
 
     >>> import numpy as np
-    >>> update, table, mean = surrogate(np.zeros((2, 1)), np.zeros(1), np.array([[4.0], [9.0]]), np.array([True, False]))
-    >>> update.tolist(), table.tolist(), mean.tolist()
+    >>> update, reported = np.array([[4.0], [9.0]]), np.array([True, False])
+    >>> step, table, mean = surrogate(np.zeros((2, 1)), np.zeros(1), update, reported)
+    >>> step.tolist(), table.tolist(), mean.tolist()
     ([4.0], [[4.0], [0.0]], [2.0])
     """
     change = update - table

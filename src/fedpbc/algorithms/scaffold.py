@@ -58,9 +58,7 @@ def _init(params: dict[str, Array], x0: Array, num_clients: int) -> State:
     return State(x0, at_start(x0, num_clients), x0 * 0, nothing_known(x0, num_clients))
 
 
-def renew(
-    control: Array, controls: Array, update: Array, length: Array, reported: Array
-) -> tuple[Array, Array]:
+def renew(control: Array, controls: Array, update: Array, length: Array, reported: Array) -> tuple[Array, Array]:
     """c_i+ = c_i - c - Delta_i / (s eta) for those who reported; c+ = c + (1/m) sum over them of (c_i+ - c_i).
 
     ``length`` = s eta. The sum is divided by m, all clients, and not by |A|: c stays the mean of the c_i.

@@ -1,4 +1,4 @@
-"""Server optimisers: u^t = sum_i w_i Delta_i is taken for a step against the gradient (Reddi et al., arXiv 2003.00295)."""
+"""Server optimisers: u^t = sum_i w_i Delta_i is taken for a step against the gradient (arXiv 2003.00295)."""
 
 from __future__ import annotations
 

@@ -52,9 +52,7 @@ def _round(params: dict[str, Any], state: State, round: Round) -> State:
     trained = broadcast_and_train(state.server, state.clients, round, proximal=params["proximal"])
     memory, weights = weighting.step(weighting.params, state.weighting, round.link, round.index)
     arrived = heard(round)
-    memories, step = optimizer.step(
-        optimizer.params, state.optimizer, weighted_sum(trained.update, weights, arrived)
-    )
+    memories, step = optimizer.step(optimizer.params, state.optimizer, weighted_sum(trained.update, weights, arrived))
     xp, anything = trained.end.__array_namespace__(), arrived.any()
     server = xp.where(anything, state.server + step, state.server)
     kept = tuple(xp.where(anything, new, old) for new, old in zip(memories, state.optimizer, strict=True))
