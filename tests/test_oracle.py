@@ -6,7 +6,6 @@ not agree: these tests can fail.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -14,77 +13,14 @@ import jax
 import numpy as np
 import oracle
 import pytest
+from stepwise import PROGRAMS, Simulated, close, deviation, random_trace, simulate
 
 import fedpbc
-from fedpbc.engine import Inputs, Plan, Programs, Simulation, _keys
+from fedpbc.engine import _keys
 from fedpbc.problems.partition import draw_rows, multiply_high
 
 ALGORITHMS = {"fedavg": oracle.FedAvg(), "fedavg_all": oracle.FedAvgAll(), "fedpbc": oracle.FedPBC()}
 COMPUTE = ("all", "active")
-PROGRAMS = Programs(jax.devices()[:1])
-"""Shared by the whole file, so that every program is compiled once."""
-
-
-# ---------------------------------------------------------------------------------------------------------- driving
-
-
-@dataclass
-class Simulated:
-    """What the simulator did, after every round."""
-
-    rows: dict[str, np.ndarray]
-    servers: np.ndarray  # [T + 1, d]
-    clients: np.ndarray  # [T + 1, m, d]
-    final: dict[str, np.ndarray]
-
-
-def simulate(experiment: fedpbc.Experiment, cell: Any) -> Simulated:
-    """One cell of an experiment, stopped after every round to copy all models."""
-    with jax.enable_x64(experiment.precision == "float64"):
-        problem = experiment.problem.build(experiment.context(cell.seed))
-        context = experiment.context(cell.seed, problem)
-        e = experiment
-        plan = Plan(cell.compute, e.local_steps, e.batch_size, e.minibatch, e.chunk_size)
-        inputs = Inputs(
-            problem=problem,
-            links=cell.links.build(context),
-            algorithm=cell.algorithm.build(context),
-            schedule=e.learning_rate.build(context),
-            seed=np.uint32(cell.seed),
-            num_rounds=np.int32(e.rounds),
-            training_rounds=np.int32(e.rounds - e.cooldown_rounds),
-            eval_every=np.int32(e.eval_every),
-        )
-        simulation = Simulation(PROGRAMS, plan, inputs)
-        parts, servers, clients = [simulation.first_rows], [], []
-        while True:
-            models = inputs.algorithm.models(simulation.carry.algorithm)
-            servers.append(np.array(models.server))
-            clients.append(np.array(models.clients))
-            if simulation.done:
-                break
-            parts.append(simulation.advance(1))
-        rows = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-        return Simulated(rows, np.array(servers), np.array(clients), simulation.models())
-
-
-def deviation(simulated: Simulated, states: list[oracle.State]) -> float:
-    """The largest difference of any model at any time, relative to the largest entry; NaN if there is one."""
-    servers = np.array([state.server for state in states])
-    clients = np.array([state.clients for state in states])
-    assert simulated.servers.shape == servers.shape
-    assert simulated.clients.shape == clients.shape
-    scale = np.abs(clients).max() or 1.0
-    return float(np.max([np.abs(simulated.servers - servers).max(), np.abs(simulated.clients - clients).max()]) / scale)
-
-
-def close(actual: np.ndarray, expected: list[float], rtol: float, scale: float = 0.0) -> None:
-    """Equal to rtol, and what is nearly zero to rtol of ``scale``."""
-    np.testing.assert_allclose(actual, np.array(expected), rtol=rtol, atol=rtol * scale)
-
-
-def random_trace(seed: int, rounds: int, clients: int, prob: Any = 0.5) -> np.ndarray:
-    return np.random.default_rng(seed).random((rounds, clients)) < prob
 
 
 # ------------------------------------------------------------------------------------------------- the oracle itself
@@ -534,7 +470,8 @@ def test_synthetic(tmp_path: Any, algorithm: str, compute: str, minibatch: str) 
     states = expect_synthetic(experiment, data, ALGORITHMS[algorithm])
     assert deviation(simulated, states) < 1e-11
     columns = {f"{model}_{name}" for model in ("server", "mean") for name in METRICS}
-    assert set(simulated.rows) == {"round", "consensus_distance", "num_active", "empty_rounds", *columns}
+    costs = {"gradient_steps", "bytes_up", "bytes_down"}
+    assert set(simulated.rows) == {"round", "consensus_distance", "num_active", "empty_rounds", *costs, *columns}
     assert simulated.rows["round"].tolist() == list(range(SYNTHETIC_ROUNDS + 1))
     for model in ("server", "mean"):
         expected = [metrics_of(data, getattr(state, model)) for state in states]

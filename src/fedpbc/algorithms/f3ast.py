@@ -29,9 +29,9 @@ def f3ast(
 
 def init(params: dict[str, Array], num_clients: int, dtype: Any) -> Array:
     """r_i = min(1, K/m): what choosing evenly would give. The paper leaves the start open."""
-    share = params["slots"] / num_clients
-    xp = share.__array_namespace__() if hasattr(share, "__array_namespace__") else np
-    return xp.minimum(share, 1) * xp.ones(num_clients, dtype=dtype)
+    share = params["slots"].astype(dtype) / num_clients
+    xp = params["beta"].__array_namespace__()
+    return xp.full(num_clients, xp.minimum(share, 1), dtype=dtype)
 
 
 def weights(params: dict[str, Array], rates: Array, link: Link, t: Array) -> tuple[Array, Array]:

@@ -1,0 +1,333 @@
+"""Every method of the simulator against ``rivals.py``, an independent implementation, round by round.
+
+The same traces for everything: a downlink of its own, lost clients, a cool-down and a decaying rate, one setting at
+a time and all at once. The oracle with one deliberate mistake must not agree: these tests can fail.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+import oracle
+import pytest
+import rivals
+from stepwise import Simulated, deviation, random_trace, simulate
+from test_oracle import CLASSES, SYNTHETIC_M, client_data, sampler, synthetic_experiment
+
+import fedpbc
+
+M, D, STEPS, ETA, ROUNDS = 6, 4, 3, 0.1, 24
+CENTERS = np.random.default_rng(5).normal(3, 2, (M, D))
+PROB = np.array([0.1, 0.3, 0.5, 0.5, 0.7, 0.9])
+
+
+class Case(NamedTuple):
+    """A setting of the simulator and the same method of the oracle."""
+
+    options: dict[str, Any]
+    method: rivals.Method
+
+
+CASES = {
+    "fedavg": Case({"name": "fedavg"}, rivals.FedAvg()),
+    "fedavg sgd": Case({"name": "fedavg", "server": 0.7}, rivals.FedAvg(rivals.Sgd(0.7))),
+    "fedavg momentum": Case({"name": "fedavg", "server": {"name": "momentum"}}, rivals.FedAvg(rivals.Momentum())),
+    "fedavg adam": Case(
+        {"name": "fedavg", "server": {"name": "adam", "learning_rate": 0.1}}, rivals.FedAvg(rivals.Adam(0.1))
+    ),
+    "fedau yogi": Case(
+        {"name": "fedau", "server": {"name": "yogi", "learning_rate": 0.1, "tau": 0.1}},
+        rivals.FedAU(50, rivals.Yogi(0.1, tau=0.1)),
+    ),
+    "fedavg_all": Case({"name": "fedavg_all"}, rivals.FedAvgAll()),
+    "fedavg_known": Case({"name": "fedavg_known"}, rivals.FedAvgKnown()),
+    "fedau": Case({"name": "fedau", "cutoff": 4}, rivals.FedAU(4)),
+    "fedau without cutoff": Case({"name": "fedau", "cutoff": 0}, rivals.FedAU(0)),
+    "f3ast": Case({"name": "f3ast", "slots": 2, "beta": 0.2}, rivals.F3AST(2, 0.2)),
+    "fedprox": Case({"name": "fedprox", "mu": 0.8}, rivals.FedProx(0.8)),
+    "amplified": Case({"name": "amplified_fedavg", "window": 5, "gamma": 1.7}, rivals.AmplifiedFedAvg(5, 1.7)),
+    "mifa": Case({"name": "mifa"}, rivals.MIFA()),
+    "mifa waiting": Case({"name": "mifa", "wait": True}, rivals.MIFA(True)),
+    "fedvarp": Case({"name": "fedvarp", "server_learning_rate": 0.6}, rivals.FedVARP(0.6)),
+    "scaffold": Case({"name": "scaffold", "server_learning_rate": 0.8}, rivals.Scaffold(0.8)),
+    "scaffold by server": Case({"name": "scaffold", "controls": "server"}, rivals.Scaffold(held_by_server=True)),
+    "scaffold around": Case({"name": "scaffold", "apply": "around"}, rivals.Scaffold(around=True)),
+    "fedawe": Case({"name": "fedawe", "server_learning_rate": 0.5}, rivals.FedAWE(0.5)),
+    "fedawe clip": Case({"name": "fedawe", "clip": 3}, rivals.FedAWE(clip=3)),
+    "fedpbc": Case({"name": "fedpbc"}, rivals.FedPBC()),
+    **{
+        f"corrected {form} {apply}": Case(
+            {"name": "fedpbc_corrected", "correction": form, "apply": apply}, rivals.FedPBCCorrected(form, apply)
+        )
+        for form in ("full", "light")
+        for apply in ("every_step", "around")
+    },
+    "corrected without epochs": Case(
+        {"name": "fedpbc_corrected", "epoch_reset": False}, rivals.FedPBCCorrected("full", epoch_reset=False)
+    ),
+}
+SCENARIOS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "cool-down and a decaying rate": {"cooldown": 5, "decaying": True},
+    "downlink": {"downlink": True},
+    "lost": {"lost": True},
+    "all": {"cooldown": 3, "decaying": True, "downlink": True, "lost": True},
+}
+
+
+def trace(seed: int = 1) -> np.ndarray:
+    """With an empty round, one with everybody, one with a single client, and a client that stays away at first."""
+    links = random_trace(seed, ROUNDS, M, PROB)
+    links[:10, 1] = False
+    links[[4, 11]], links[7] = False, True
+    links[15] = np.arange(M) == 2
+    return links
+
+
+@cache
+def simulated(
+    folder: Any, case: str, compute: str, cooldown: int = 0, decaying: bool = False, downlink: bool = False, lost=False
+) -> tuple[Simulated, dict[int, set[int]]]:
+    """(the simulator's run, which clients lost their state when)."""
+    up, down = trace(), random_trace(9, ROUNDS, M, 0.6)
+    np.save(folder / "centers.npy", CENTERS)
+    np.save(folder / "up.npy", up)
+    np.save(folder / "down.npy", down)
+    link = {"name": "trace", "path": "up.npy"}
+    if downlink:
+        link = {"name": "two_way", "up": link, "down": {"name": "trace", "path": "down.npy"}}
+    table = {
+        "name": "rivals",
+        "rounds": ROUNDS,
+        "local_steps": STEPS,
+        "learning_rate": {"name": "inverse_sqrt", "initial": ETA, "period": 4} if decaying else ETA,
+        "seeds": [0],
+        "chunk_size": 4,
+        "precision": "float64",
+        "compute": [compute],
+        "cooldown_rounds": cooldown,
+        "problem": {"name": "quadratic", "centers": "centers.npy"},
+        "links": [link],
+        "algorithms": [CASES[case].options],
+        **({"state_loss": {"round": 9, "share": 0.3}} if lost else {}),
+    }
+    experiment = fedpbc.Experiment.from_table(table, folder)
+    gone = set(experiment.context(0).rng("state loss").permutation(M)[:2].tolist()) if lost else set()
+    return simulate(experiment, experiment.cells()[0]), {9: gone}
+
+
+def expected(method: rivals.Method, compute: str, lost: dict[int, set[int]], **scenario: Any) -> list[rivals.State]:
+    """The oracle's run of the same scenario."""
+    rate = oracle.inverse_sqrt(ETA, 4) if scenario.get("decaying") else oracle.constant(ETA)
+    return rivals.simulate(
+        method,
+        oracle.Quadratic(CENTERS).gradient,
+        trace(),
+        np.zeros(D),
+        steps=STEPS,
+        rate=rate,
+        compute=compute,
+        cooldown=scenario.get("cooldown", 0),
+        prob=np.tile(trace().mean(axis=0), (ROUNDS, 1)),
+        downlink=random_trace(9, ROUNDS, M, 0.6) if scenario.get("downlink") else None,
+        lost=lost,
+    )
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: Any) -> Any:
+    return tmp_path_factory.mktemp("rivals")
+
+
+def test_the_trace_holds_the_special_rounds() -> None:
+    counts = trace().sum(axis=1)
+    assert {0, 1, M} <= set(counts.tolist())
+    assert trace().any(axis=0).all()
+
+
+def test_every_registered_algorithm_is_compared_here() -> None:
+    from fedpbc.algorithms import ALGORITHMS
+
+    assert {case.options["name"] for case in CASES.values()} == set(ALGORITHMS.registry)
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+@pytest.mark.parametrize("compute", ["all", "active"])
+@pytest.mark.parametrize("case", CASES)
+def test_the_simulator_is_the_oracle(folder: Any, case: str, compute: str, scenario: str) -> None:
+    run, lost = simulated(folder, case, compute, **SCENARIOS[scenario])
+    states = expected(CASES[case].method, compute, lost, **SCENARIOS[scenario])
+    assert deviation(run, states) < 1e-12
+    assert np.abs(run.servers[-1]).max() > 0.1
+
+
+@pytest.mark.parametrize("case", ["fedau", "f3ast", "mifa", "fedvarp", "scaffold", "fedawe", "corrected light around"])
+def test_memories_are_the_oracles_too(folder: Any, case: str) -> None:
+    run, lost = simulated(folder, case, "all", **SCENARIOS["all"])
+    states = expected(CASES[case].method, "all", lost, **SCENARIOS["all"])
+    names = {
+        "fedau": [("weighting.weight", "w")],
+        "f3ast": [("weighting", "r")],
+        "mifa": [("table", "G")],
+        "fedvarp": [("table", "y"), ("mean", "ybar")],
+        "scaffold": [("control", "c"), ("controls", "c_i")],
+        "fedawe": [("last", "tau")],
+        "corrected light around": [("corrections", "z"), ("length", "h"), ("epoch", "epoch"), ("server_epoch", "E")],
+    }
+    for ours, theirs in names[case]:
+        for mine, state in zip(run.states, states, strict=True):
+            for part in ours.split("."):
+                mine = getattr(mine, part)
+            np.testing.assert_allclose(mine, np.array(state.extra[theirs]), rtol=1e-11, atol=1e-12)
+
+
+@pytest.mark.parametrize("case", [name for name in CASES if "without" not in name and name != "fedavg_known"])
+def test_on_a_model_with_minibatches(tmp_path: Any, case: str) -> None:
+    """Logistic regression, fresh minibatches, decaying rate, cool-down: gradients are not linear here."""
+    experiment = synthetic_experiment(tmp_path, "", "all", minibatch="step", algorithms=[CASES[case].options])
+    data = client_data(experiment)
+    links = np.load(tmp_path / "trace.npy")
+    states = rivals.simulate(
+        CASES[case].method,
+        data.gradient,
+        links,
+        np.zeros(CLASSES * 61),
+        steps=3,
+        rate=oracle.inverse_sqrt(0.05, 3),
+        sample=sampler(data, 8, "step"),
+        minibatch="step",
+        cooldown=3,
+    )
+    assert links.shape[1] == SYNTHETIC_M
+    assert deviation(simulate(experiment, experiment.cells()[0]), states) < 1e-11
+
+
+# ------------------------------------------------- one mistake in the oracle must be visible, public mistakes above all
+
+
+class OwnOutcome(rivals.FedAU):
+    """FedAU whose weight of round t knows the outcome of round t."""
+
+    def aggregate(self, r: Any, server: Any, delta: Any, memory: Any) -> Any:
+        before = {k: list(v) for k, v in memory.items()}
+        self.update_rule(r, memory)
+        after = {k: list(v) for k, v in memory.items()}
+        memory.update({**before, "w": after["w"]})
+        server = super().aggregate(r, server, delta, memory)
+        memory.update(after)
+        return server
+
+
+class WithoutOneOverEta(rivals.MIFA):
+    """MIFA whose table holds updates that were not divided by the eta that made them."""
+
+    def aggregate(self, r: Any, server: Any, delta: Any, memory: Any) -> Any:
+        return super().aggregate(r, server, [d * r.eta / ETA for d in delta], memory)
+
+
+class ControlOverActive(rivals.Scaffold):
+    """SCAFFOLD whose c moves by the sum over A divided by |A| and not by m."""
+
+    def aggregate(self, r: Any, server: Any, delta: Any, memory: Any) -> Any:
+        before = memory["c"]
+        server = super().aggregate(r, server, delta, memory)
+        memory["c"] = before + (memory["c"] - before) * r.m / max(len(r.active), 1)
+        return server
+
+
+class ControlNotItsChange(rivals.Scaffold):
+    """SCAFFOLD whose c moves by the new c_i instead of by their change."""
+
+    def aggregate(self, r: Any, server: Any, delta: Any, memory: Any) -> Any:
+        old, c = list(memory["c_i"]), memory["c"]
+        server = super().aggregate(r, server, delta, memory)
+        changed = [i for i in r.active if r.training and not np.array_equal(old[i], memory["c_i"][i])]
+        memory["c"] = c + sum((memory["c_i"][i] for i in changed), 0 * c) / r.m
+        return server
+
+
+class LastClientsProbability(rivals.FedAvgKnown):
+    """Every update divided by the p of the last active client."""
+
+    def weights(self, r: Any, memory: Any) -> dict[int, float]:
+        return dict.fromkeys(r.active, 1 / (r.m * r.prob[r.active[-1]]))
+
+
+class ByPosition(rivals.F3AST):
+    """Chooses positions inside the list of active clients and takes them for client ids."""
+
+    def weights(self, r: Any, memory: Any) -> dict[int, float]:
+        chosen = super().weights(r, memory)
+        positions = {k for k, i in enumerate(r.active) if i in chosen}
+        return {i: 1 / (r.m * memory["r"][i]) for i in positions if i in r.active}
+
+
+class EchoFromZero(rivals.FedAWE):
+    """FedAWE whose clients start with tau_i = 0."""
+
+    def memory(self, m: int, x0: Any) -> dict:
+        return {"tau": [0] * m}
+
+
+class MeanLength(rivals.FedPBCCorrected):
+    """The light form with the mean of h_i instead of the largest."""
+
+    def round(self, r: Any, server: Any, clients: Any, memory: Any) -> Any:
+        z = [v.copy() for v in memory["z"]]
+        lengths = [h + r.eta * r.steps * (i in r.computing) for i, h in enumerate(memory["h"])]
+        result = super().round(r, server, clients, memory)
+        over = [lengths[i] for i in r.active]
+        if over and max(over) > 0:
+            for i in r.active:
+                memory["z"][i] = z[i] + (memory["z"][i] - z[i]) * max(over) / (sum(over) / len(over))
+        return result
+
+
+class ResultOnly(rivals.FedPBCCorrected):
+    """The black-box form that corrects the result alone."""
+
+    def local(self, r: Any, i: int, x: Any, z: Any) -> Any:
+        for k in range(r.steps):
+            x = x - r.eta * r.grad(i, k, x)
+        return x - r.eta * r.steps * z
+
+
+MUTANTS = [
+    ("fedau", OwnOutcome(4)),
+    ("fedau", rivals.FedAU(5)),
+    ("fedau", rivals.FedAU(0)),
+    ("mifa", WithoutOneOverEta()),
+    ("mifa", rivals.MIFA(True)),
+    ("mifa waiting", rivals.MIFA()),
+    ("fedvarp", rivals.FedVARP(1.0)),
+    ("scaffold", ControlOverActive(0.8)),
+    ("scaffold", ControlNotItsChange(0.8)),
+    ("scaffold", rivals.Scaffold(0.8, held_by_server=True)),
+    ("scaffold around", rivals.Scaffold()),
+    ("fedavg_known", LastClientsProbability()),
+    ("f3ast", ByPosition(2, 0.2)),
+    ("f3ast", rivals.F3AST(3, 0.2)),
+    ("f3ast", rivals.F3AST(2, 0.1)),
+    ("fedprox", rivals.FedProx(0.7)),
+    ("amplified", rivals.AmplifiedFedAvg(4, 1.7)),
+    ("amplified", rivals.AmplifiedFedAvg(5, 1.6)),
+    ("fedawe", EchoFromZero(0.5)),
+    ("fedawe clip", rivals.FedAWE(clip=4)),
+    ("fedavg momentum", rivals.FedAvg(rivals.Momentum(0.8))),
+    ("fedavg adam", rivals.FedAvg(rivals.Yogi(0.1))),
+    ("fedau yogi", rivals.FedAU(50, rivals.Adam(0.1, tau=0.1))),
+    ("corrected full every_step", rivals.FedPBCCorrected("light")),
+    ("corrected light every_step", MeanLength("light")),
+    ("corrected light around", ResultOnly("light")),
+    ("corrected full around", rivals.FedPBCCorrected("full")),
+    ("corrected without epochs", rivals.FedPBCCorrected("full")),
+    ("corrected full every_step", rivals.FedPBCCorrected("full", epoch_reset=False)),
+]
+
+
+@pytest.mark.parametrize(("case", "mutant"), MUTANTS, ids=lambda v: v if isinstance(v, str) else type(v).__name__)
+def test_a_wrong_rule_does_not_agree(folder: Any, case: str, mutant: rivals.Method) -> None:
+    run, lost = simulated(folder, case, "all", **SCENARIOS["all"])
+    assert deviation(run, expected(mutant, "all", lost, **SCENARIOS["all"])) > 1e-6
