@@ -28,9 +28,17 @@ class Link(NamedTuple):
     """What the network does in one round."""
 
     active: Array
-    """bool[m]: client i is in A^t, i.e. its up- and downlink work this round."""
+    """bool[m]: client i is in A^t, i.e. the server hears from it this round."""
     prob: Array
-    """f[m]: the probabilities p_i^t that drew ``active``. Only oracle methods may read them."""
+    """f[m]: p_i^t, the probability that client i is active in round t as the setting states it, not given the past of a
+    process with memory. Only oracle methods may read it."""
+    downlink: Array | None = None
+    """bool[m]: the server reaches client i this round; None: exactly the active ones, as in the paper."""
+
+    @property
+    def receives(self) -> Array:
+        """bool[m]: whom a message of the server reaches."""
+        return self.active if self.downlink is None else self.downlink
 
 
 @dataclass(frozen=True, eq=False)
