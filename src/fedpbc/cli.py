@@ -178,7 +178,8 @@ def list_() -> None:
     from fedpbc.algorithms import ALGORITHMS
     from fedpbc.experiment import load_experiment, settings, shipped_experiments
     from fedpbc.links import LINKS
-    from fedpbc.links.probability import PROBABILITIES, VARIATIONS
+    from fedpbc.links.probability import PROBABILITIES
+    from fedpbc.links.variation import VARIATIONS
     from fedpbc.problems import PROBLEMS
     from fedpbc.schedules import SCHEDULES
 

@@ -8,7 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedpbc.links.probability import Prob, Varying, compose, no_variation
+from fedpbc.links.probability import Prob
+from fedpbc.links.variation import Varying, compose, no_variation
 from fedpbc.schema import Context
 from fedpbc.types import Array, Link, LinkProcess, TimeFunction
 
