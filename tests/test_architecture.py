@@ -21,7 +21,7 @@ LAYERS = [
     {"aggregation", "schema", "files", "theory", "plainpickle"},
     {"algorithms", "links", "problems", "schedules", "local"},
     {"engine", "experiment"},
-    {"results"},
+    {"results", "draws"},
     {"report"},
     {"audit"},
     {"runner"},
