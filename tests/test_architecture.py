@@ -18,10 +18,10 @@ SOURCE = Path(fedpbc.__file__).parent
 MODULES = sorted(name for _, name, _ in pkgutil.walk_packages([str(SOURCE)], "fedpbc."))
 LAYERS = [
     {"errors", "types"},
-    {"aggregation", "schema", "files", "theory"},
+    {"aggregation", "schema", "files", "theory", "plainpickle"},
     {"algorithms", "links", "problems", "schedules", "local"},
     {"engine", "experiment"},
-    {"results"},
+    {"results", "draws"},
     {"report"},
     {"audit"},
     {"runner"},

@@ -25,8 +25,22 @@ TRACE[2] = False
 
 LINK_SETTINGS: dict[str, dict[str, Any]] = {
     "bernoulli": {"name": "bernoulli", "prob": 0.4, "varying": {"name": "sine", "amplitude": 0.5, "period": 4}},
+    "markov": {"name": "markov", "prob": 0.4, "memory": 0.5, "varying": {"name": "staircase", "half_period": 2}},
+    "gilbert_elliott": {"name": "gilbert_elliott", "good_to_bad": 0.3, "bad_to_good": 0.4, "good": 0.9, "bad": 0.1},
+    "cyclic": {"name": "cyclic", "prob": 0.4, "period": 3, "reset": True},
+    "outages": {"name": "outages", "prob": 0.7, "groups": 2, "outage": 0.3, "memory": 0.5},
+    "fading": {"name": "fading", "model": "rician", "doppler": 0.1},
+    "deadline": {"name": "deadline"},
+    "leo": {"name": "leo", "satellites": 4, "round_seconds": 300},
     "trace": {"name": "trace", "path": "trace.npy"},
+    "fedscale": {"name": "fedscale", "path": "phones.json", "round_seconds": 10},
+    "two_way": {
+        "name": "two_way",
+        "up": {"name": "markov", "prob": 0.5, "memory": 0.5},
+        "down": {"name": "bernoulli", "prob": 0.8},
+    },
 }
+PHONES = {i: {"active": [5 * i], "inactive": [5 * i + 30], "finish_time": 70} for i in range(CLIENTS + 1)}
 PROBLEM_SETTINGS: dict[str, dict[str, Any]] = {
     "quadratic": {"name": "quadratic", "num_clients": CLIENTS, "dim": 3},
     "synthetic": {"name": "synthetic", "num_clients": CLIENTS},
@@ -68,6 +82,7 @@ every_variant = pytest.mark.parametrize("algorithm", VARIANTS, ids=label)
 
 def make(tmp_path, problem: str, link: dict[str, Any], algorithm: str | dict[str, Any], **changes: Any) -> Experiment:
     np.save(tmp_path / "trace.npy", TRACE)
+    (tmp_path / "phones.json").write_text(json.dumps(PHONES))
     table = {
         "name": "conformance",
         "rounds": ROUNDS,

@@ -14,7 +14,8 @@ import pytest
 from fedpbc.algorithms import ALGORITHMS
 from fedpbc.experiment import Experiment, load_experiment, parse_override, settings, shipped_experiments
 from fedpbc.links import LINKS
-from fedpbc.links.probability import PROBABILITIES, VARIATIONS
+from fedpbc.links.probability import PROBABILITIES
+from fedpbc.links.variation import VARIATIONS
 from fedpbc.problems import PROBLEMS
 from fedpbc.schema import options_of
 

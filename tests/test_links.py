@@ -8,32 +8,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from link_helpers import context, run_links
 
-import fedpbc.engine  # noqa: F401  (makes components pytrees)
 from fedpbc.errors import BadOption
 from fedpbc.files import read_trace
 from fedpbc.links.bernoulli import bernoulli, draw
-from fedpbc.links.probability import by_trait, compose, no_variation, sine, two_groups, vector, zipf
+from fedpbc.links.probability import by_label, by_trait, two_groups, vector, zipf
 from fedpbc.links.trace import trace
-from fedpbc.problems.quadratic import quadratic
-from fedpbc.schema import Context
-
-
-def context(num_clients: int, rounds: int = 100, seed: int = 0) -> Context:
-    plain = Context(seed, np.dtype(np.float32), rounds, (seed,))
-    return dataclasses.replace(plain, problem=quadratic(plain, num_clients=num_clients, dim=1))
-
-
-def run_links(process, rounds: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    key = jax.random.key(seed)
-    process = jax.tree.map(jnp.asarray, process)
-
-    def step(state, t):
-        state, link = process.step(process.params, jax.random.fold_in(key, t), state, t)
-        return state, link
-
-    _, links = jax.lax.scan(step, process.init(process.params, key), jnp.arange(rounds))
-    return np.asarray(links.active), np.asarray(links.prob)
+from fedpbc.problems.synthetic import synthetic
 
 
 def test_bernoulli_has_its_marginals_and_no_memory_and_no_correlation():
@@ -68,23 +50,6 @@ def test_links_are_the_same_in_both_precisions():
     with jax.enable_x64(True):
         double = draw(jax.random.key(3), jnp.asarray(p, jnp.float64))
     np.testing.assert_array_equal(single, double)
-
-
-def test_sine_has_the_stated_range_period_and_phase():
-    varying = sine(context(3), amplitude=0.3, period=20)
-    prob = compose(np.array([0.5, 1.0, 0.2]), varying, np.float32)
-    t = np.arange(60)
-    values = np.array([prob.at(prob.params, jnp.int32(k)) for k in t])
-    expected = np.array([0.5, 1.0, 0.2]) * (0.3 * np.sin(2 * np.pi * t / 20) + 0.7)[:, None]
-    np.testing.assert_allclose(values, expected, atol=1e-6)
-    np.testing.assert_allclose(values[:20], values[20:40], atol=1e-6)
-
-
-def test_sine_never_leaves_the_unit_interval():
-    prob = compose(np.array([1.0]), sine(context(1), amplitude=1.0, period=4), np.float32)
-    values = np.array([prob.at(prob.params, jnp.int32(k)) for k in range(8)])
-    assert values.min() == 0
-    assert values.max() <= 1
 
 
 def test_two_groups_splits_in_half():
@@ -123,6 +88,50 @@ def test_by_trait_gives_the_lower_half_the_low_probability():
         by_trait(ctx, trait="height")
 
 
+def test_by_trait_takes_only_traits_with_one_number_per_client():
+    ctx = labelled(context(5))
+    with pytest.raises(BadOption, match=r"label_distribution.*: is no number per client; allowed: mean_label, num_sam"):
+        by_trait(ctx, trait="label_distribution")
+
+
+def labelled(ctx):
+    return dataclasses.replace(ctx, problem=synthetic(ctx, num_clients=ctx.problem.num_clients))
+
+
+def test_the_label_distribution_is_counted_from_the_training_samples():
+    problem = labelled(context(5)).problem
+    labels, sizes = problem.params["train"]["labels"], problem.params["sizes"]
+    starts = np.cumsum([0, *sizes])
+    for i, row in enumerate(problem.client_traits["label_distribution"]):
+        mine = labels[starts[i] : starts[i + 1]]
+        np.testing.assert_allclose(row, [np.mean(mine == c) for c in range(10)])
+
+
+def test_by_label_is_the_label_distribution_times_class_weights():
+    ctx = labelled(context(40))
+    labels = ctx.problem.client_traits["label_distribution"]
+    for options in ({}, {"weights": "uniform"}, {"weights": "dirichlet"}):
+        prob = by_label(ctx, minimum=0.0, **options)
+        weights, residual = np.linalg.lstsq(labels, prob)[:2]
+        assert residual < 1e-20
+        assert np.all((weights > 0) & (weights < 1))
+        if options.get("weights") == "uniform":
+            assert np.all(weights[5:] <= 0.5)
+            assert weights[:5].max() > 0.5
+        else:
+            assert weights.sum() == pytest.approx(1)
+        np.testing.assert_array_equal(by_label(ctx, minimum=0.3, **options), np.maximum(prob, 0.3))
+        assert not np.array_equal(prob, by_label(dataclasses.replace(ctx, seed=1), minimum=0.0, **options))
+    assert by_label(ctx).max() > 0.5
+    assert by_label(ctx).min() == 0.02
+    assert np.ptp(by_label(ctx, sigma=0.0)) < 1e-12
+
+
+def test_by_label_needs_labels():
+    with pytest.raises(BadOption, match='name = "by_label": needs samples with labels'):
+        by_label(context(3))
+
+
 @pytest.fixture
 def recorded() -> np.ndarray:
     return np.random.default_rng(0).random((7, 3)) < 0.5
@@ -133,7 +142,7 @@ def test_trace_npy_is_replayed_exactly_and_cut_to_the_run(tmp_path, recorded):
     process = trace(context(3, rounds=5), path=tmp_path / "trace.npy")
     active, prob = run_links(process, 5)
     np.testing.assert_array_equal(active, recorded[:5])
-    np.testing.assert_array_equal(prob, recorded[:5])
+    np.testing.assert_allclose(prob, np.tile(recorded[:5].mean(axis=0), (5, 1)), rtol=1e-6)
 
 
 @pytest.mark.parametrize("first", [(0, 0), (4, 1)])
@@ -183,7 +192,3 @@ def test_a_trace_must_fit_the_run(tmp_path, recorded):
     np.save(tmp_path / "bad.npy", recorded + 1.0)
     with pytest.raises(BadOption, match="only 0 and 1"):
         read_trace("path", tmp_path / "bad.npy")
-
-
-def test_no_variation_is_one():
-    assert no_variation(context(1)).at((), 3) == 1

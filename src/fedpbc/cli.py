@@ -1,4 +1,4 @@
-"""The command line: fedpbc run, list, report, audit."""
+"""The command line: fedpbc run, links, list, report, audit."""
 
 from __future__ import annotations
 
@@ -172,19 +172,36 @@ def _progress(experiment: Experiment) -> Iterator[Callable[[Any, int, int], None
         yield update
 
 
+@_cli.command()
+@click.argument("experiment", metavar="NAME|FILE")
+@click.option("--out", type=click.Path(path_type=Path), metavar="FILE", required=True, help=".csv, .npy or .parquet.")
+@click.option("--links", "wanted", metavar="LABEL", help="Which link setting, by label or position from 0.")
+@click.option("--seed", type=int, metavar="N", help="Instead of the experiment's first seed.")
+@click.option("--set", "overrides", metavar="KEY=VALUE", multiple=True, help="Override a key; VALUE is TOML.")
+def links(experiment: str, out: Path, wanted: str | None, seed: int | None, overrides: tuple[str, ...]) -> None:
+    """Write who is active when, exactly as a run of that seed sees it, without training."""
+    loaded = _load(experiment, overrides, None if seed is None else str(seed))
+    from fedpbc.draws import choose, write_links
+
+    drawn = write_links(loaded, choose(loaded, wanted), loaded.seeds[0], out)
+    text = f"{drawn.rounds} rounds, {drawn.clients} clients, mean participation {drawn.participation:.4g}"
+    click.echo(f"{out}: {text}" + ("; the uplink only, the downlink is not written" if drawn.downlink else ""))
+
+
 @_cli.command("list")
 def list_() -> None:
     """Problems, links, algorithms and experiments, with their options and defaults."""
     from fedpbc.algorithms import ALGORITHMS
     from fedpbc.experiment import load_experiment, settings, shipped_experiments
     from fedpbc.links import LINKS
-    from fedpbc.links.probability import PROBABILITIES, VARIATIONS
+    from fedpbc.links.probability import PROBABILITIES
+    from fedpbc.links.variation import VARIATIONS
     from fedpbc.problems import PROBLEMS
     from fedpbc.schedules import SCHEDULES
 
     headings = {
         "Problems ([problem])": PROBLEMS,
-        "Links ([[links]])": LINKS,
+        "Links ([[links]]; up and down of two_way)": LINKS,
         "Base probabilities (links: prob)": PROBABILITIES,
         "Variation in time (links: varying)": VARIATIONS,
         "Algorithms ([[algorithms]])": ALGORITHMS,

@@ -8,6 +8,7 @@ same program runs every block, however long, and a run cut into other blocks giv
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
@@ -382,3 +383,32 @@ class Simulation:
             raise ValueError("the round is outside the run")
         self.carry = self.programs.put(jax.tree.unflatten(tree, loaded), self.plan.num_devices)
         self.next_round = int(saved["next_round"])
+
+
+def has_downlink(links: LinkProcess) -> bool:
+    """The process says itself whom the server reaches, instead of the active clients."""
+    key = jax.random.key(0, impl="threefry2x32")
+    state = jax.eval_shape(links.init, links.params, key)
+    return jax.eval_shape(links.step, links.params, key, state, np.int32(0))[1].downlink is not None
+
+
+def draw_links(links: LinkProcess, seed: int, num_rounds: int, num_clients: int, block: int) -> Iterator[np.ndarray]:
+    """A^t of a run of that seed, bool[up to ``block``, m] at a time, with the keys of ``_initial`` and ``_round``."""
+    key, _ = _keys(np.uint32(seed))
+    links = jax.tree.map(jnp.asarray, links)
+    state = jax.jit(links.init)(links.params, key)
+    block = min(block, num_rounds)
+
+    def rounds(links: LinkProcess, key: Array, state: Any, first: Array, last: Array) -> tuple[Any, Array]:
+        def body(t: Array, loop: tuple[Any, Array]) -> tuple[Any, Array]:
+            state, table = loop
+            state, link = links.step(links.params, jax.random.fold_in(key, t), state, t)
+            return state, table.at[t - first].set(link.active)
+
+        return jax.lax.fori_loop(first, last, body, (state, jnp.zeros((block, num_clients), bool)))
+
+    compiled = jax.jit(rounds)
+    for first in range(0, num_rounds, block):
+        last = min(first + block, num_rounds)
+        state, table = compiled(links, key, state, np.int32(first), np.int32(last))
+        yield np.asarray(table)[: last - first]

@@ -85,7 +85,8 @@ class Problem:
     unroll: int = 1
     """Local steps the compiler sees at once; more than 1 pays where the gradient is elementwise and fuses."""
     client_traits: Mapping[str, np.ndarray] = field(default_factory=dict)
-    """Facts about clients, each [m], that link probabilities may depend on (``mean_label``, ...). Host only."""
+    """Facts about clients that link probabilities may depend on: numbers [m] (``mean_label``, ...), and where samples
+    have labels ``label_distribution`` [m, classes]. Host only."""
 
 
 class Train(Protocol):

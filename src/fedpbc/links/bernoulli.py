@@ -8,7 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedpbc.links.probability import Prob, Varying, compose, no_variation
+from fedpbc.links.probability import Prob
+from fedpbc.links.variation import Varying, compose, no_variation
 from fedpbc.schema import Context
 from fedpbc.types import Array, Link, LinkProcess, TimeFunction
 
@@ -36,3 +37,8 @@ def draw(key: Array, prob: Array) -> Array:
     bits = jax.random.bits(key, prob.shape, jnp.uint32)
     threshold = jnp.minimum(prob, np.nextafter(prob.dtype.type(1), prob.dtype.type(0))) * 2.0**32
     return (bits < threshold.astype(jnp.uint32)) | (prob >= 1)
+
+
+def key_of_init(key: Array) -> Array:
+    """The key that ``init`` of a process draws from, apart from the keys of all rounds, which fold in t < 2^31."""
+    return jax.random.fold_in(key, 2**31)

@@ -1,21 +1,18 @@
-"""Base probabilities p_i and their variation in time: p_i^t = clip(p_i f_i(t), 0, 1).
+"""Base probabilities p_i: plain NumPy arrays, [m], or [T, m] where they are drawn anew each round.
 
-Base probabilities are plain NumPy arrays, [m], or [T, m] where they are drawn anew each round; variations
-are TimeFunctions with values f[m]. ``compose`` makes one TimeFunction of both.
+``variation.py`` lets them vary in time.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-import jax.numpy as jnp
 import numpy as np
 
 from fedpbc.errors import BadOption, require_memory
 from fedpbc.files import read_vector
-from fedpbc.schema import Context, Fraction, Kind, Positive, PositiveInt, Range
-from fedpbc.types import Array, TimeFunction
+from fedpbc.schema import Context, Fraction, Kind, NonNegative, Positive, PositiveInt, Range
 
 
 def constant(context: Context, *, value: Fraction) -> np.ndarray:
@@ -80,14 +77,48 @@ def by_trait(context: Context, *, low: Fraction = 0.1, high: Fraction = 0.9, tra
     ``trait`` is a fact the problem knows of its clients, e.g. ``mean_label`` or ``num_samples``. Not in the
     paper: it makes the bias of FedAvg visible, because who is heard depends on what is learnt.
     """
-    traits = context.problem.client_traits
+    traits = {name: value for name, value in context.problem.client_traits.items() if np.ndim(value) == 1}
     if trait not in traits:
+        wrong = "is no number per client" if trait in context.problem.client_traits else "unknown trait"
         known = ", ".join(traits) or "none for this problem"
-        raise BadOption("trait", trait, f"unknown trait; allowed: {known}")
+        raise BadOption("trait", trait, f"{wrong}; allowed: {known}")
     order = np.argsort(traits[trait], kind="stable")
     prob = np.full(len(order), high)
     prob[order[: len(order) // 2]] = low
     return prob
+
+
+def by_label(
+    context: Context,
+    *,
+    weights: Literal["lognormal", "uniform", "dirichlet"] = "lognormal",
+    sigma: NonNegative = 10.0,
+    high: Fraction = 1.0,
+    low: Fraction = 0.5,
+    concentration: Positive = 1.0,
+    minimum: Fraction = 0.02,
+) -> np.ndarray:
+    """Links that depend on the labels: p_i = max(minimum, <label distribution of client i, class weights>).
+
+    Class weights are drawn from the seed. "lognormal": LogNormal(0, ``sigma``), normalised to sum 1; "uniform":
+    uniform on [0, ``high``] for the first half of the classes and on [0, ``low``] for the rest, as they are;
+    "dirichlet": symmetric Dirichlet(``concentration``). Not in the paper. Raises BadOption when the problem's
+    samples have no labels.
+    """
+    labels = context.problem.client_traits.get("label_distribution")
+    if labels is None:
+        raise BadOption("name", "by_label", "needs samples with labels, which this problem has not")
+    classes = labels.shape[1]
+    rng = context.rng("by_label class weights")
+    if weights == "lognormal":
+        exponent = sigma * rng.standard_normal(classes)
+        drawn = np.exp(exponent - exponent.max())
+        drawn /= drawn.sum()
+    elif weights == "uniform":
+        drawn = rng.random(classes) * np.where(np.arange(classes) < classes // 2, high, low)
+    else:
+        drawn = rng.dirichlet(np.full(classes, concentration))
+    return np.clip(labels @ drawn, minimum, 1)
 
 
 def _one_per_client(context: Context, option: str, given: Any, values: np.ndarray) -> np.ndarray:
@@ -116,53 +147,11 @@ PROBABILITIES = Kind(
         "two_groups": two_groups,
         "zipf": zipf,
         "by_trait": by_trait,
+        "by_label": by_label,
     },
     _shorthand,
     "a number in [0, 1], a list with one per client, the path of a file, or a table with a name",
 )
 
-
-def no_variation(context: Context) -> TimeFunction:
-    """Probabilities that do not change in time."""
-    return TimeFunction((), _one)
-
-
-def _one(params: tuple[()], t: Array) -> Array:
-    return jnp.ones(())
-
-
-def sine(context: Context, *, amplitude: Fraction = 0.4, period: Positive = 40.0) -> TimeFunction:
-    """A factor amplitude sin(2 pi t / period) + 1 - amplitude, the same phase for every client.
-
-    The factor lies in [1 - 2 amplitude, 1]: FedAWE's "sine dynamics" (arXiv 2409.17446). Products below 0
-    are cut to 0. ``period`` is in rounds.
-    """
-    return TimeFunction({"amplitude": np.array(amplitude), "period": context.number("period", period)}, _sine)
-
-
-def _sine(params: dict[str, Array], t: Array) -> Array:
-    wave = jnp.sin(2 * jnp.pi * t / params["period"])
-    return params["amplitude"] * wave + 1 - params["amplitude"]
-
-
-VARIATIONS = Kind(
-    "variation in time",
-    {"none": no_variation, "sine": sine},
-    lambda value: {"name": value} if isinstance(value, str) else None,
-    '"none" or a table with a name',
-)
-
 Prob = Annotated[np.ndarray, PROBABILITIES]
-Varying = Annotated[TimeFunction, VARIATIONS]
-
-
-def compose(base: np.ndarray, varying: TimeFunction, dtype: Any) -> TimeFunction:
-    """p^t = clip(p f(t), 0, 1), [m], from base probabilities [m] or [T, m] and a variation."""
-    params = {"table": np.atleast_2d(base).astype(dtype), "varying": varying}
-    return TimeFunction(params, _product)
-
-
-def _product(params: dict[str, Any], t: Array) -> Array:
-    table, varying = params["table"], params["varying"]
-    base = table[jnp.minimum(t, table.shape[0] - 1)]
-    return jnp.clip(base * varying.at(varying.params, t).astype(base.dtype), 0, 1)
+"""Base probabilities of a process: [m], or [T, m] where they are drawn anew each round."""

@@ -64,9 +64,21 @@ def logistic_regression(train: Samples, test: Samples, num_classes: int) -> Prob
         num_blocks=max(len(train.labels) // TRAIN_BLOCK, len(test.labels) // TEST_BLOCK),
         block_sums=_block_sums,
         metrics=_metrics,
-        client_traits={"mean_label": mean_label, "num_samples": train.sizes.astype(np.float64)},
+        client_traits={
+            "mean_label": mean_label,
+            "num_samples": train.sizes.astype(np.float64),
+            "label_distribution": _label_distribution(train, num_classes),
+        },
         work=4.0 * 32 * num_classes * num_features,
     )
+
+
+def _label_distribution(train: Samples, num_classes: int) -> np.ndarray:
+    """The share of each class in a client's training samples, [m, classes]; rows sum to 1."""
+    client = np.repeat(np.arange(len(train.sizes)), train.sizes)
+    cell = client * num_classes + train.labels[: len(client)]
+    counts = np.bincount(cell, minlength=len(train.sizes) * num_classes)
+    return counts.reshape(-1, num_classes) / train.sizes[:, None]
 
 
 def _weighted(samples: Samples) -> dict[str, np.ndarray]:

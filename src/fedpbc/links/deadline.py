@@ -1,0 +1,33 @@
+"""Clients that are too slow: active when the round trip ends before the deadline."""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.stats import norm
+
+from fedpbc.links.bernoulli import bernoulli
+from fedpbc.schema import Context, NonNegative, Positive
+from fedpbc.types import LinkProcess
+
+
+def deadline(
+    context: Context,
+    *,
+    deadline: Positive = 20.0,
+    compute: NonNegative = 10.0,
+    payload: Positive = 8e6,
+    rate: Positive = 1e6,
+    spread: Positive = 0.5,
+    client_spread: NonNegative = 0.5,
+) -> LinkProcess:
+    """Active when a lognormal round-trip time is below the deadline; independent over rounds and clients.
+
+    Time = median_i LogNormal(0, ``spread``), median_i = (compute + payload / rate) LogNormal(0, ``client_spread``),
+    the latter drawn once from the seed: p_i = Phi(log(deadline / median_i) / spread). deadline, compute: seconds;
+    payload: bits; rate: bits per second; the spreads are standard deviations of the logarithm. Unreliability from
+    slowness rather than from loss.
+    """
+    slowness = client_spread * context.rng("deadline medians").standard_normal(context.problem.num_clients)
+    with np.errstate(over="ignore"):
+        log_median = np.log(compute + payload / np.float64(rate)) + slowness
+    return bernoulli(context, prob=norm.cdf((np.log(deadline) - log_median) / spread))

@@ -1,0 +1,53 @@
+"""Links with memory: every client is a two-state Markov chain, on or off."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+from fedpbc.links.bernoulli import draw, key_of_init
+from fedpbc.links.probability import Prob
+from fedpbc.links.variation import Varying, compose, no_variation
+from fedpbc.schema import Context, Fraction
+from fedpbc.types import Array, Link, LinkProcess, TimeFunction
+
+
+class _Params(NamedTuple):
+    prob: TimeFunction
+    memory: Array
+
+
+class _State(NamedTuple):
+    on: Array
+    share: Array
+    """The probability of being on, without knowledge of the chain, [m]."""
+
+
+def markov(context: Context, *, prob: Prob, memory: Fraction, varying: Varying | None = None) -> LinkProcess:
+    """A Markov chain with stationary probability p_i whose autocorrelation at lag l is memory^l.
+
+    P(on | on) = memory + (1 - memory) p, P(on | off) = (1 - memory) p, started from the stationary law. When p
+    varies the state stays and the transition probabilities change, so the probability of being on follows p
+    late: q^t = memory q^(t-1) + (1 - memory) p^t, which is what is reported.
+    """
+    base = compose(prob, varying or no_variation(context), context.dtype)
+    return LinkProcess(_Params(base, np.asarray(memory, context.dtype)), _init, _step)
+
+
+def _init(params: _Params, key: Array) -> _State:
+    prob = params.prob.at(params.prob.params, jnp.int32(0))
+    return _State(draw(key_of_init(key), prob), prob)
+
+
+def _step(params: _Params, key: Array, state: _State, t: Array) -> tuple[_State, Link]:
+    prob = params.prob.at(params.prob.params, t)
+    on = draw(key, follow(state.on, prob, params.memory))
+    share = follow(state.share, prob, params.memory)
+    return _State(on, share), Link(on, share)
+
+
+def follow(state: Array, prob: Array, memory: Array) -> Array:
+    """memory state + (1 - memory) prob, written so that state = prob = 0 or 1 stays exactly so."""
+    return prob + memory * (jnp.asarray(state, prob.dtype) - prob)
