@@ -48,7 +48,7 @@ def crafted(tmp_path):
     loop: dict = {}
     loop[1] = [loop]
     deep: list = []
-    for _ in range(MAX_DEPTH + 1):
+    for _ in range(MAX_DEPTH):
         deep = [deep]
     target = str(tmp_path / "touched")
     return {
@@ -109,7 +109,7 @@ def test_the_refusal_names_the_opcode():
 
 def test_shared_values_cost_nothing_and_a_bomb_is_cheap():
     laughs: list = ["ha"]
-    for _ in range(MAX_DEPTH - 2):
+    for _ in range(MAX_DEPTH - 1):
         laughs = [laughs] * 50
     read = load(pickle.dumps(laughs))
     assert read[0] is read[49]

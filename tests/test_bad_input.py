@@ -109,7 +109,7 @@ BAD_VALUES: list[tuple[str, Any, str]] = [
     ("links.0", {"name": "deadline", "deadline": 0}, r"links\[0\].deadline = 0: must be a finite number > 0"),
     ("links.0", {"name": "deadline", "spread": 0}, r"links\[0\].spread = 0: must be a finite number > 0"),
     ("links.0", {"name": "leo", "elevation": 90}, r"links\[0\].elevation = 90: must be .* in \[0, 89\]"),
-    ("links.0", {"name": "leo", "altitude": 0}, r"links\[0\].altitude = 0: must be a finite number > 0"),
+    ("links.0", {"name": "leo", "altitude": 0}, r"links\[0\].altitude = 0: must be .* > 0 and <= 1e.06"),
     ("links.0", {"name": "fedscale", "path": "no.pkl"}, r"links\[0\].path = .*no.pkl.*: no such file"),
     ("links.0", {"name": "two_way", "up": 3, "down": 3}, r"links\[0\].up = 3: must be a table with a name"),
     ("links.0", {"name": "two_way", "up": {"name": "cyclic", "prob": 2}, "down": 3}, r"links\[0\].up.prob = 2: must"),
