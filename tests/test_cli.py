@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from fedpbc import cli
@@ -92,6 +93,31 @@ def test_report_redraws_one_run_and_compares_several(fedpbc, tmp_path):
     assert (tmp_path / "comparison" / "comparison.svg").is_file()
     assert "prob=0.2" in out
     assert "prob=0.8" in out
+
+
+@pytest.mark.parametrize("ending", ["csv", "npy", "parquet"])
+def test_links_are_written_and_the_audit_reads_them(fedpbc, tmp_path, ending):
+    log = f"trace.{ending}"
+    (tmp_path / log).write_text("an older file")
+    status, out, err = fedpbc("links", "counterexample", "--links", "1", "--set", "rounds=30", "--out", log)
+    assert (status, err) == (0, "")
+    assert out.startswith(f"{log}: 30 rounds, 100 clients, mean participation 0.")
+    assert "uplink" not in out
+    status, out, err = fedpbc("audit", log)
+    assert (status, err) == (0, "")
+    assert '"num_rounds": 30' in (tmp_path / "audit-trace" / "audit.json").read_text()
+
+
+def test_links_of_a_seed_are_its_own_and_a_downlink_is_mentioned(fedpbc, tmp_path):
+    two = 'links=[{name="two_way", up={name="bernoulli", prob=0.3}, down={name="bernoulli", prob=0.9}}]'
+    for seed in ("3", "4"):
+        status, out, _ = fedpbc("links", "synthetic", "--seed", seed, "--set", two, "--out", f"{seed}.npy")
+        assert status == 0
+        assert out.endswith("; the uplink only, the downlink is not written\n")
+    three, four = (np.load(tmp_path / f"{seed}.npy") for seed in (3, 4))
+    assert three.shape == (3000, 150)
+    assert not np.array_equal(three, four)
+    assert three.mean() == pytest.approx(0.3, abs=0.005)
 
 
 def test_divergence_is_reported_and_the_exit_status_is_not_zero(fedpbc, tmp_path):

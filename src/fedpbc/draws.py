@@ -57,7 +57,8 @@ def write_links(experiment: Experiment, links: Component, seed: int, out: Path) 
         raise ConfigError(f"--out {out}: must end in one of {', '.join(_WRITERS)}")
     if not out.parent.is_dir() or out.is_dir():
         raise ConfigError(f"--out {out}: must be a file in a folder that exists")
-    with jax.enable_x64(experiment.precision == "float64"), jax.threefry_partitionable(True):
+    precision, generator = jax.enable_x64(experiment.precision == "float64"), jax.threefry_partitionable(True)
+    with precision, generator, np.errstate(all="ignore"):
         problem = experiment.problem.build(experiment.context(seed))
         process = links.build(experiment.context(seed, problem))
         shape = experiment.rounds, problem.num_clients

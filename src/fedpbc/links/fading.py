@@ -76,7 +76,7 @@ def fading(
         "nakagami": (round(2 * shape), 0.0, 2 * shape * x, gammaincc(shape, shape * x)),
         "shadowing": (1, 0.0, excess_db / shadowing_db, norm.sf(excess_db / shadowing_db)),
     }[model]
-    r = 0.0 if doppler is None else float(j0(2 * np.pi * doppler * round_seconds))
+    r = 0.0 if doppler is None else float(j0(min(2 * np.pi * doppler * round_seconds, 1e300)))
     params = _Params(
         threshold=np.asarray(threshold, np.float32),
         line_of_sight=np.asarray(shift, np.float32),

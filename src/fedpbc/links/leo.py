@@ -19,7 +19,7 @@ MU = 398_600.4418
 def leo(
     context: Context,
     *,
-    altitude: Positive = 500.0,
+    altitude: Annotated[float, Range(above=0, high=1e6)] = 500.0,
     elevation: Annotated[float, Range(0, 89)] = 10.0,
     satellites: PositiveInt = 1,
     round_seconds: Positive = 60.0,

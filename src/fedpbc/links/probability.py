@@ -12,7 +12,7 @@ import numpy as np
 
 from fedpbc.errors import BadOption, require_memory
 from fedpbc.files import read_vector
-from fedpbc.schema import Context, Fraction, Kind, NonNegative, Positive, PositiveInt, Range
+from fedpbc.schema import Context, Fraction, Kind, Positive, PositiveInt, Range
 
 
 def constant(context: Context, *, value: Fraction) -> np.ndarray:
@@ -92,7 +92,7 @@ def by_label(
     context: Context,
     *,
     weights: Literal["lognormal", "uniform", "dirichlet"] = "lognormal",
-    sigma: NonNegative = 10.0,
+    sigma: Annotated[float, Range(0, 1000)] = 10.0,
     high: Fraction = 1.0,
     low: Fraction = 0.5,
     concentration: Positive = 1.0,

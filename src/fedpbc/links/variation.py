@@ -112,7 +112,7 @@ def diurnal(
     zone = context.rng("diurnal zones").integers(zones, size=context.problem.num_clients)
     params = {
         "amplitude": np.array((1 - 1 / swing) / 2),
-        "period": context.number("round_seconds", DAY / round_seconds),
+        "period": np.asarray(DAY, context.dtype) / context.number("round_seconds", round_seconds),
         "phase": np.asarray(2 * np.pi * zone / zones, context.dtype),
     }
     return _variation(context, TimeFunction(params, _sine))
