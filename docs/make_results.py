@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import comparison
 import jax
 import numpy as np
 
@@ -60,6 +61,7 @@ def experiments(runs: Path) -> dict[str, Experiment]:
         "label_decaying": load_experiment("synthetic_by_label", {**DECAYING, **SPARSE}),
         "label_active": load_experiment("synthetic_by_label", {"compute": ["active"], **SPARSE}),
         "label_slow_active": load_experiment("synthetic_by_label", {"compute": ["active"], **SLOW, **SPARSE}),
+        **comparison.experiments(),
     }
 
 

@@ -91,7 +91,7 @@ class Counts(NamedTuple):
     """Client-rounds so far, each int32[2]: millions, and the rest (rounds times clients may overflow 32 bits)."""
 
     computed: Array
-    """Clients that did their local steps."""
+    """Clients whose local steps the method uses, now or later."""
     sent: Array
     """Clients the server heard from."""
     received: Array
@@ -155,6 +155,7 @@ def _round(plan: Plan, inputs: Inputs, carry: Carry, t: Array) -> Carry:
     train = _trainer(plan, inputs, sample_key, eta, training, computes)
     before = _forget(inputs, carry.algorithm, t)
     state = algorithm.round(algorithm.params, before, Round(t, link, eta, num_steps, computes, train))
+    used = computes if algorithm.cost.uses_all else computes & link.active
     received = link.receives if algorithm.cost.broadcast else link.receives & link.active
     models = algorithm.models(state)
     num_active = jnp.sum(link.active, dtype=jnp.int32)
@@ -164,7 +165,7 @@ def _round(plan: Plan, inputs: Inputs, carry: Carry, t: Array) -> Carry:
         links=link_state,
         num_active=num_active,
         empty_rounds=carry.empty_rounds + (num_active == 0),
-        counts=carry.counts.plus(computes, link.active, received),
+        counts=carry.counts.plus(used, link.active, received),
         first_nonfinite=jnp.where(finite | (carry.first_nonfinite >= 0), carry.first_nonfinite, t),
         server_sum=carry.server_sum + jnp.where(2 * (t + 1) > inputs.num_rounds, models.server, 0),
     )

@@ -141,6 +141,8 @@ class Cost:
     """Models a client holds between rounds that it cannot do without."""
     broadcast: bool = True
     """The server sends before the round, to all it reaches; else after it, to those it heard from."""
+    uses_all: bool = False
+    """Local steps of clients that are not heard are used later; else they are for nothing, and not counted."""
     needs: str = ""
     """What must be known or possible, beside the number of clients."""
 

@@ -12,7 +12,7 @@ from fedpbc.types import Algorithm, Array, Cost, Models, Round
 
 def fedpbc(context: Context) -> Algorithm:
     """Mean over the active clients, sent to them alone after the round (arXiv 2404.10091; Algorithm 2)."""
-    return Algorithm((), _init, _round, models, forget, Cost(client=1, broadcast=False))
+    return Algorithm((), _init, _round, models, forget, Cost(client=1, broadcast=False, uses_all=True))
 
 
 def _init(params: tuple[()], x0: Array, num_clients: int) -> Models:

@@ -50,6 +50,7 @@ def fedpbc_corrected(
         scalars=(2, 2),
         client=3 if full else 2,
         broadcast=False,
+        uses_all=True,
         needs="eta and s on the client" if around else "a hook in the local gradient",
     )
     params = {"around": np.asarray(around, context.dtype), "epoch_reset": np.asarray(epoch_reset)}

@@ -1,16 +1,16 @@
-"""The counterexample: F_i(x) = 1/2 ||x - u_i||^2, whose minimiser is the mean of the centres u_i."""
+"""Quadratics: the counterexample, F_i(x) = 1/2 ||x - u_i||^2, and a form in which clients curve differently."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import jax.numpy as jnp
 import numpy as np
 
 from fedpbc.errors import BadOption, require_memory
 from fedpbc.files import read_matrix
-from fedpbc.schema import Context, PositiveInt
+from fedpbc.schema import Context, PositiveInt, Range
 from fedpbc.types import Array, Problem
 
 
@@ -20,11 +20,14 @@ def quadratic(
     num_clients: PositiveInt = 100,
     dim: PositiveInt = 100,
     centers: Path | None = None,
+    condition: Annotated[float, Range(1, 1e6)] = 1.0,
 ) -> Problem:
     """F_i(x) = 1/2 ||x - u_i||^2 with u_i ~ N(i 1, 0.01 I), i = 1..m, or read from a file (then m and d are its shape).
 
     Standard deviation 0.1, i counted from 1, x^0 = 0, exact gradients: paper, Section V, Counterexample.
-    ``centers``: .csv without header or .npy, one row per client.
+    ``centers``: .csv without header or .npy, one row per client. ``condition`` > 1 (not in the paper): F_i(x) = 1/2
+    sum_j h_ij (x_j - u_ij)^2 with log-uniform h_ij in [1/condition, 1]; equal curvatures hide what local steps
+    do to the average.
     """
     if centers is not None:
         u = read_matrix("centers", centers)
@@ -37,18 +40,23 @@ def quadratic(
         require_memory(option, value, num_clients * dim * (24 + 4 * itemsize), what)
         noise = context.rng("quadratic centers").standard_normal((num_clients, dim))
         u = np.arange(1, num_clients + 1)[:, None] + 0.1 * noise
-    mean = u.mean(axis=0)
-    spread = 0.5 * np.mean(np.sum((u - mean) ** 2, axis=1))
-    params = {"centers": u, "mean": mean, "spread": spread}
+    curved = condition > 1
+    h = condition ** -context.rng("quadratic curvatures").random(u.shape) if curved else np.ones((1, u.shape[1]))
+    curvature = h.mean(axis=0)
+    minimiser = np.mean(h * u, axis=0) / curvature
+    spread = 0.5 * np.mean(np.sum(h * (u - minimiser) ** 2, axis=1))
+    params = {"centers": u, "mean": minimiser, "spread": spread}
+    if curved:
+        params |= {"curvatures": h, "curvature": curvature}
     return Problem(
         params={name: np.asarray(value, context.dtype) for name, value in params.items()},
         num_clients=len(u),
         init=np.zeros(u.shape[1], context.dtype),
-        sample=_sample,
-        gradient=_gradient,
+        sample=_curved_sample if curved else _sample,
+        gradient=_curved_gradient if curved else _gradient,
         num_blocks=1,
         block_sums=_block_sums,
-        metrics=_metrics,
+        metrics=_curved_metrics if curved else _metrics,
         client_traits={"center_mean": u.mean(axis=1)},
         work=3.0 * u.shape[1],
         unroll=6,
@@ -65,6 +73,17 @@ def _gradient(center: Array, x: Array) -> Array:
     return x - center
 
 
+def _curved_sample(params: dict[str, Array], client: Array, key: Array, batch_size: int) -> tuple[Array, Array]:
+    """Centre and curvatures."""
+    return params["centers"][client], params["curvatures"][client]
+
+
+def _curved_gradient(batch: tuple[Array, Array], x: Array) -> Array:
+    """grad F_i(x) = h_i (x - u_i), coordinate by coordinate."""
+    center, curvature = batch
+    return curvature * (x - center)
+
+
 def _block_sums(params: dict[str, Array], models: Array, block: Array) -> tuple[()]:
     return ()
 
@@ -73,3 +92,14 @@ def _metrics(params: dict[str, Array], models: Array, sums: Any) -> dict[str, Ar
     """grad_norm = distance = ||x - ubar||; train_loss = F(x) = 1/2 ||x - ubar||^2 + F(ubar)."""
     distance = jnp.linalg.norm(models - params["mean"], axis=1)
     return {"grad_norm": distance, "distance": distance, "train_loss": 0.5 * distance**2 + params["spread"]}
+
+
+def _curved_metrics(params: dict[str, Array], models: Array, sums: Any) -> dict[str, Array]:
+    """grad F(x) = hbar (x - x*), F(x) = 1/2 sum_j hbar_j (x_j - x*_j)^2 + F(x*), hbar = (1/m) sum_i h_i."""
+    error = models - params["mean"]
+    gradient = params["curvature"] * error
+    return {
+        "grad_norm": jnp.linalg.norm(gradient, axis=1),
+        "distance": jnp.linalg.norm(error, axis=1),
+        "train_loss": 0.5 * jnp.sum(gradient * error, axis=1) + params["spread"],
+    }
