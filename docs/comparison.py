@@ -2,40 +2,22 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from matplotlib.figure import Figure
 from scipy.optimize import minimize
 
-from fedpbc.algorithms import ALGORITHMS
-from fedpbc.experiment import Experiment
+from fedpbc.experiment import Experiment, load_experiment
+from fedpbc.local import sum_blocks
 from fedpbc.runner import RunResult
 
-ALL_METHODS: list[tuple[str, dict[str, Any]]] = [
-    ("FedAvg, active", {"name": "fedavg"}),
-    ("FedAvg, all", {"name": "fedavg_all"}),
-    ("FedAvgM", {"name": "fedavg", "server": {"name": "momentum", "learning_rate": 0.3}}),
-    ("FedAdam", {"name": "fedavg", "server": {"name": "adam", "learning_rate": 0.03}}),
-    ("FedProx", {"name": "fedprox", "mu": 0.1}),
-    ("Amplified FedAvg", {"name": "amplified_fedavg"}),
-    ("FedAvg, known p", {"name": "fedavg_known"}),
-    ("FedAU", {"name": "fedau"}),
-    ("F3AST", {"name": "f3ast"}),
-    ("FedAWE", {"name": "fedawe"}),
-    ("MIFA", {"name": "mifa"}),
-    ("FedVARP", {"name": "fedvarp"}),
-    ("SCAFFOLD", {"name": "scaffold"}),
-    ("SCAFFOLD, on server", {"name": "scaffold", "controls": "server"}),
-    ("SCAFFOLD, black box", {"name": "scaffold", "controls": "server", "apply": "around"}),
-]
-MIXING: list[tuple[str, dict[str, Any]]] = [
-    ("FedPBC", {"name": "fedpbc"}),
-    ("corrected, full", {"name": "fedpbc_corrected"}),
-    ("corrected, light", {"name": "fedpbc_corrected", "correction": "light"}),
-    ("corrected, black box", {"name": "fedpbc_corrected", "correction": "light", "apply": "around"}),
-]
-COMPUTES = {"all": "everybody computes", "active": "only active compute"}
+METHODS: list[dict[str, Any]] = load_experiment("rivals").table()["algorithms"]
+"""Those of the shipped experiment ``rivals``."""
+MIXING = ("FedPBC", "corrected, full", "corrected, light", "corrected, black box")
+"""Methods to which it matters whether everybody computes."""
 
 
 class Setting(NamedTuple):
@@ -101,20 +83,186 @@ def experiments() -> dict[str, Experiment]:
     for name, setting in SETTINGS.items():
         links, table = regimes(setting), setting.table
         loss = {"links": links[1:2], "state_loss": {"round": table["rounds"] // 2, "share": 0.1}}
-        everything = {"algorithms": _labelled(ALL_METHODS + MIXING), "compute": ["all"]}
-        mixing = {"algorithms": _labelled(MIXING), "compute": ["active"]}
+        everything = {"algorithms": METHODS, "compute": ["all"]}
+        mixing = {"algorithms": [method for method in METHODS if method["label"] in MIXING], "compute": ["active"]}
         certain = {"links": [{"label": "p = 1", "name": "bernoulli", "prob": 1.0}], "compute": ["active"]}
-        references = [("FedAvg, active", {"name": "fedavg"}), ("SCAFFOLD", {"name": "scaffold"})]
+        references = [method for method in METHODS if method["label"] in ("FedAvg, active", "SCAFFOLD")]
         for suffix, changes in {
             "": {"links": links, **everything},
             "_active": {"links": links, **mixing},
             "_lost": {**loss, **everything},
             "_lost_active": {**loss, **mixing},
-            "_certain": {"algorithms": _labelled(references), **certain},
+            "_certain": {"algorithms": references, **certain},
         }.items():
             found[f"comparison_{name}{suffix}"] = Experiment.from_table({**table, **changes})
     return found
 
 
-def _labelled(methods: list[tuple[str, dict[str, Any]]]) -> list[dict[str, Any]]:
-    return [{"label": label, **options} for label, options in methods]
+Results = dict[str, RunResult]
+
+
+def tables(results: Results) -> dict[str, str]:
+    """Markdown by the names of the template."""
+    found = {}
+    for name in SETTINGS:
+        found[f"comparison_{name}"] = outcome_table(results, name)
+        found[f"comparison_{name}_paired"] = paired_table(results, name)
+    return {**found, "comparison_cost": cost_table(results)}
+
+
+def columns(results: Results, name: str) -> dict[str, tuple[str, str, int]]:
+    """Heading -> (suffix of the experiment, links, row of the metrics)."""
+    rounds = next(iter(results[f"comparison_{name}"].cells.values())).rows["round"]
+    back = int(np.searchsorted(rounds, SETTINGS[name].table["rounds"] // 2 + 200))
+    found = {links["label"]: ("", links["label"], -1) for links in regimes(SETTINGS[name])[:-1]}
+    found["absent, at its end"] = ("", "absence", back)
+    found["absent, after the run"] = ("", "absence", -1)
+    found["state lost"] = ("_lost", ".1 / .9", -1)
+    return found
+
+
+def rows() -> list[tuple[str, str]]:
+    """(method, who computes) in the order of the tables."""
+    labels = [method["label"] for method in METHODS]
+    return [(label, "all") for label in labels] + [(label, "active") for label in MIXING]
+
+
+def title(method: str, compute: str) -> str:
+    """How a row is called."""
+    return f"{method}, `active`" if compute == "active" else method
+
+
+def outcomes(results: Results, name: str, column: tuple[str, str, int], method: str, compute: str) -> np.ndarray:
+    """The metric of one method under one regime, a value per seed."""
+    suffix, links, row = column
+    result = results[f"comparison_{name}{suffix}" + ("_active" if compute == "active" else "")]
+    return np.array(
+        [
+            result.cells[links, method, compute, seed].rows[SETTINGS[name].metric][row]
+            for seed in result.experiment.seeds
+        ],
+        np.float64,
+    )
+
+
+def outcome_table(results: Results, name: str) -> str:
+    """Methods by regimes, mean and standard deviation over the seeds; then the references."""
+    found, digits = columns(results, name), SETTINGS[name].digits
+    lines = []
+    for method, compute in rows():
+        cells = [_mean_sd(outcomes(results, name, column, method, compute), digits) for column in found.values()]
+        lines.append([title(method, compute), *cells])
+    certain = results[f"comparison_{name}_certain"]
+    for method in ("FedAvg, active", "SCAFFOLD"):
+        values = [
+            certain.cells["p = 1", method, "active", seed].rows[SETTINGS[name].metric][-1]
+            for seed in certain.experiment.seeds
+        ]
+        lines.append(
+            [f"*{method.partition(',')[0]} with p = 1*", _mean_sd(np.array(values), digits)] + [""] * (len(found) - 1)
+        )
+    if name == "synthetic":
+        smallest = np.array([smallest_loss(certain.experiment, seed) for seed in certain.experiment.seeds])
+        lines.append(["*minimum of F (L-BFGS)*", _mean_sd(smallest, digits)] + [""] * (len(found) - 1))
+    return _markdown(["method", *found], lines)
+
+
+def paired_table(results: Results, name: str) -> str:
+    """On how many seeds a method of the mixing family beats each of its strongest rivals."""
+    found = columns(results, name)
+    lines = []
+    for method, compute in [(label, "all") for label in MIXING] + [("corrected, full", "active")]:
+        for rival in ("FedAvg, active", "FedAU", "MIFA", "SCAFFOLD, on server"):
+            wins = []
+            for column in found.values():
+                ours = outcomes(results, name, column, method, compute)
+                theirs = outcomes(results, name, column, rival, "all")
+                wins.append(f"{int(np.sum(ours < theirs))} of {len(ours)}")
+            lines.append([f"{title(method, compute)} better than {rival}", *wins])
+    return _markdown(["", *found], lines)
+
+
+def cost_table(results: Results) -> str:
+    """What every method costs per round on Synthetic with .1/.9 links, and what it must know."""
+    lines = []
+    for method, compute in rows():
+        result = results["comparison_synthetic" + ("_active" if compute == "active" else "")]
+        seed, rounds = result.experiment.seeds[0], result.experiment.rounds
+        final = {
+            name: np.mean([result.cells[".1 / .9", method, compute, s].rows[name][-1] for s in result.experiment.seeds])
+            for name in ("gradient_steps", "bytes_up", "bytes_down")
+        }
+        (component,) = (c for c in result.experiment.algorithms if c.label == method)
+        cost = component.build(result.experiment.context(seed)).cost
+        server = f"{cost.server} + m" if cost.server_per_client == 1 else str(cost.server)
+        lines.append(
+            [
+                title(method, compute),
+                f"{final['gradient_steps'] / rounds:.0f}",
+                f"{final['bytes_up'] / rounds / 1e3:.0f}",
+                f"{final['bytes_down'] / rounds / 1e3:.0f}",
+                server,
+                str(cost.client),
+                cost.needs or "-",
+            ]
+        )
+    header = ["method", "gradient steps a round", "kB up", "kB down", "models on the server", "on a client", "needs"]
+    return _markdown(header, lines)
+
+
+def smallest_loss(experiment: Experiment, seed: int) -> float:
+    """min F by L-BFGS in float64, with the exact gradient over all training samples."""
+    with jax.enable_x64(True):
+        problem = experiment.replace(precision="float64").problem.build(
+            experiment.replace(precision="float64").context(seed)
+        )
+
+        @jax.jit
+        def value_and_gradient(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+            total = sum_blocks(problem, x[None], 1)
+            return total["loss"][0], total["gradient"][0]
+
+        done = minimize(
+            lambda x: tuple(np.asarray(part, np.float64) for part in value_and_gradient(x)),
+            problem.init,
+            jac=True,
+            method="L-BFGS-B",
+            options={"maxiter": 3000, "maxfun": 4000, "maxcor": 30},
+        )
+        return float(done.fun)
+
+
+def draw(results: Results, path: Path) -> None:
+    """Methods by regimes as a picture: the darker, the farther from the best of the column."""
+    panels = {"quadratic": "curved quadratics: distance to the minimiser", "synthetic": "Synthetic(1,1): train loss"}
+    figure = Figure(figsize=(15, 7.2), layout="constrained")
+    for ax, (name, heading) in zip(figure.subplots(1, 2), panels.items(), strict=True):
+        found = columns(results, name)
+        means = np.array(
+            [
+                [outcomes(results, name, column, method, compute).mean() for column in found.values()]
+                for method, compute in rows()
+            ]
+        )
+        shade = np.log10(np.maximum(means, 1e-6)) if name == "quadratic" else means
+        ax.imshow(shade, cmap="Blues", aspect="auto", alpha=0.75)
+        for (i, j), value in np.ndenumerate(means):
+            dark = shade[i, j] > 0.55 * np.nanmax(shade) + 0.45 * np.nanmin(shade)
+            text = f"{value:.3f}" if name == "synthetic" else f"{value:.2g}"
+            ax.text(j, i, text, ha="center", va="center", fontsize=7.5, color="white" if dark else "black")
+        ax.set_xticks(range(len(found)), [heading.replace(", ", ",\n") for heading in found], fontsize=8)
+        ax.set_yticks(range(len(rows())), [title(*row).replace("`", "") for row in rows()], fontsize=8)
+        ax.tick_params(length=0)
+        ax.spines[:].set_visible(False)
+        ax.set_title(heading, fontsize=10)
+    figure.savefig(path, dpi=130)
+
+
+def _mean_sd(values: np.ndarray, digits: str) -> str:
+    spread = f"{values.std(ddof=1):.1g}"
+    return f"{values.mean():{digits}} ± {spread}"
+
+
+def _markdown(header: list[str], lines: list[list[str]]) -> str:
+    top = ["| " + " | ".join(header) + " |", "|---" + "|---:" * (len(header) - 1) + "|"]
+    return "\n".join(top + ["| " + " | ".join(line) + " |" for line in lines])

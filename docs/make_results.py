@@ -255,6 +255,7 @@ def main() -> None:
         "label_active": synthetic_table(active),
         "label_active_paired": paired_table(active),
         "label_when": when_table(results["label"]),
+        **comparison.tables(results),
         "version": f"fedpbc {fedpbc.__version__}, JAX {jax.__version__}, NumPy {np.__version__}",
     }
     template = string.Template((DOCS / "results.template.md").read_text(encoding="utf-8"))
@@ -262,6 +263,7 @@ def main() -> None:
     (DOCS / "figures").mkdir(exist_ok=True)
     for name in ("counterexample", "zipf", "label"):
         shutil.copyfile(runs / name / "figure.png", DOCS / "figures" / f"{name}.png")
+    comparison.draw(results, DOCS / "figures" / "comparison.png")
     print(f"{DOCS / 'results.md'}: written")
 
 

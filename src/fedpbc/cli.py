@@ -192,7 +192,8 @@ def links(experiment: str, out: Path, wanted: str | None, seed: int | None, over
 def list_() -> None:
     """Problems, links, algorithms and experiments, with their options and defaults."""
     from fedpbc.algorithms import ALGORITHMS
-    from fedpbc.experiment import load_experiment, settings, shipped_experiments
+    from fedpbc.algorithms.server import SERVERS
+    from fedpbc.experiment import load_experiment, settings, shipped_experiments, state_loss
     from fedpbc.links import LINKS
     from fedpbc.links.probability import PROBABILITIES
     from fedpbc.links.variation import VARIATIONS
@@ -205,6 +206,7 @@ def list_() -> None:
         "Base probabilities (links: prob)": PROBABILITIES,
         "Variation in time (links: varying)": VARIATIONS,
         "Algorithms ([[algorithms]])": ALGORITHMS,
+        "Server optimisers (algorithms: server)": SERVERS,
         "Learning rates (learning_rate)": SCHEDULES,
     }
     for heading, kind in headings.items():
@@ -218,6 +220,7 @@ def list_() -> None:
         click.echo(f"  {name}: {what}: {path.read_text(encoding='utf-8').splitlines()[0].lstrip('# ')}")
     click.secho("Keys of an experiment", bold=True)
     click.echo(f"  {_options(settings)}")
+    click.echo(f"  [state_loss]: {_options(state_loss)}")
 
 
 def _options(factory: Any) -> str:

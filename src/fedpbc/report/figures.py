@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import matplotlib as mpl
 import numpy as np
@@ -29,6 +29,8 @@ TITLES = {
     "test_accuracy_by_client": "test accuracy, mean over clients",
 }
 COMPUTE_TITLES = {"all": "everybody computes", "active": "only active clients compute"}
+MARKERS = ("", "o", "s", "^", "D")
+"""Where there are more methods than colours: the next round of colours has the next marker."""
 MAX_POINTS = 400
 """Points of a curve that are drawn: evenly spaced evaluated rounds."""
 
@@ -111,8 +113,19 @@ def _draw(runs: Sequence[Run]) -> Figure:
     return figure
 
 
-def _series(runs: Sequence[Run]) -> list[tuple[Run, str, str, str]]:
-    """(run, algorithm, its name in the legend, its colour)."""
+class _Series(NamedTuple):
+    """One method of one run, and how it looks."""
+
+    run: Run
+    algorithm: str
+    name: str
+    color: str
+    marker: str
+    band: bool
+    """Whether the range over the seeds is drawn: not where many methods would cover each other."""
+
+
+def _series(runs: Sequence[Run]) -> list[_Series]:
     named = []
     for run, label in zip(runs, run_labels(runs), strict=True):
         algorithms = dict.fromkeys(group["algorithm"] for group in run.summary["groups"])
@@ -120,16 +133,18 @@ def _series(runs: Sequence[Run]) -> list[tuple[Run, str, str, str]]:
     reserved = RESERVED if len(runs) == 1 else {}
     free = [color for color in COLORS if color not in reserved.values()]
     others = [name for _, _, name in named if name not in reserved]
-    colors = {name: free[i % len(free)] for i, name in enumerate(others)} | reserved
-    return [(*entry, colors[entry[2]]) for entry in named]
+    looks = {name: (free[i % len(free)], MARKERS[i // len(free) % len(MARKERS)]) for i, name in enumerate(others)}
+    looks |= {name: (color, "") for name, color in reserved.items()}
+    return [_Series(*entry, *looks[entry[2]], band=len(named) <= len(COLORS)) for entry in named]
 
 
 def _models(run: Run) -> list[str]:
     return list(run.experiment.get("figure", {}).get("models", STYLES))
 
 
-def _panel(ax: Axes, series: list[tuple[Run, str, str, str]], links: str, compute: str, metric: str) -> None:
-    for run, algorithm, _, color in series:
+def _panel(ax: Axes, series: list[_Series], links: str, compute: str, metric: str) -> None:
+    for one in series:
+        run, algorithm = one.run, one.algorithm
         keys = {"links": links, "algorithm": algorithm, "compute": compute}
         if not any(keys.items() <= group.items() for group in run.summary["groups"]):
             continue
@@ -138,7 +153,7 @@ def _panel(ax: Axes, series: list[tuple[Run, str, str, str]], links: str, comput
             rounds, values = run.curves(links, algorithm, compute, f"{model}_{metric}")
             kept = np.flatnonzero(rounds >= from_round) if rounds[-1] > from_round else np.arange(len(rounds))
             kept = kept[np.unique(np.linspace(0, len(kept) - 1, MAX_POINTS).astype(int))]
-            _band(ax, rounds[kept], values[:, kept], color, STYLES[model])
+            _band(ax, rounds[kept], values[:, kept], one, STYLES[model])
     if metric in LOGARITHMIC and any(np.any(np.asarray(line.get_ydata()) > 0) for line in ax.lines):
         ax.set_yscale("log")
     ax.grid(True, alpha=0.25, linewidth=0.6)
@@ -146,21 +161,25 @@ def _panel(ax: Axes, series: list[tuple[Run, str, str, str]], links: str, comput
     ax.tick_params(labelsize=8)
 
 
-def _band(ax: Axes, rounds: np.ndarray, values: np.ndarray, color: str, style: Any) -> None:
+def _band(ax: Axes, rounds: np.ndarray, values: np.ndarray, one: _Series, style: Any) -> None:
     """Median over the seeds, and the range over the seeds; rounds that are not finite are left out."""
     finite = np.all(np.isfinite(values), axis=0)
     rounds, values = rounds[finite], values[:, finite]
     if len(rounds) == 0:
         return
-    ax.plot(rounds, np.median(values, axis=0), color=color, linestyle=style, linewidth=1.3)
-    if len(values) > 1:
-        ax.fill_between(rounds, values.min(axis=0), values.max(axis=0), color=color, alpha=0.18, linewidth=0)
+    look: dict[str, Any] = {"color": one.color, "marker": one.marker, "markersize": 4, "markevery": 0.12}
+    ax.plot(rounds, np.median(values, axis=0), linestyle=style, linewidth=1.3, **look)
+    if one.band and len(values) > 1:
+        ax.fill_between(rounds, values.min(axis=0), values.max(axis=0), color=one.color, alpha=0.18, linewidth=0)
 
 
-def _legend(series: list[tuple[Run, str, str, str]], runs: Sequence[Run]) -> list[Line2D]:
-    handles = [Line2D([], [], color=color, label=name) for _, _, name, color in series]
+def _legend(series: list[_Series], runs: Sequence[Run]) -> list[Line2D]:
+    handles = [Line2D([], [], color=one.color, marker=one.marker, markersize=4, label=one.name) for one in series]
     models = dict.fromkeys(model for run in runs for model in _models(run))
     handles += [Line2D([], [], color="0.3", linestyle=STYLES[model], label=MODEL_NAMES[model]) for model in models]
     if any(len(run.experiment["seeds"]) > 1 for run in runs):
-        handles.append(Line2D([], [], color="0.6", linewidth=6, alpha=0.4, label="range over seeds (line: median)"))
+        if series[0].band:
+            handles.append(Line2D([], [], color="0.6", linewidth=6, alpha=0.4, label="range over seeds (line: median)"))
+        else:
+            handles.append(Line2D([], [], linestyle="", label="line: median over seeds"))
     return handles
