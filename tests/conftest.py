@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
 import jax
 import pytest
 from hypothesis import settings
+
+from fedpbc import cli
 
 settings.register_profile("no deadline", deadline=None)  # the first example of a test compiles
 settings.load_profile("no deadline")
@@ -40,3 +43,22 @@ def write_toml(tmp_path: Path) -> Any:
         return path
 
     return write
+
+
+@pytest.fixture
+def fedpbc(monkeypatch, capsys, tmp_path) -> Any:
+    """Call the command line in this process: (status, stdout, stderr)."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(cli, "_set_host_devices", lambda devices: None)
+
+    def call(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["fedpbc", *arguments])
+        status = 0
+        try:
+            cli.main()
+        except SystemExit as exit_:
+            status = exit_.code if isinstance(exit_.code, int) else 1
+        captured = capsys.readouterr()
+        return status, captured.out, captured.err
+
+    return call

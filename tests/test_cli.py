@@ -10,30 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedpbc import cli
 from fedpbc.algorithms import ALGORITHMS
 from fedpbc.experiment import load_experiment, shipped_experiments
 from fedpbc.links import LINKS
 from fedpbc.problems import PROBLEMS
-
-
-@pytest.fixture
-def fedpbc(monkeypatch, capsys, tmp_path) -> Any:
-    """Call the command line in this process: (status, stdout, stderr)."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(cli, "_set_host_devices", lambda devices: None)
-
-    def call(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["fedpbc", *arguments])
-        status = 0
-        try:
-            cli.main()
-        except SystemExit as exit_:
-            status = exit_.code if isinstance(exit_.code, int) else 1
-        captured = capsys.readouterr()
-        return status, captured.out, captured.err
-
-    return call
 
 
 @pytest.mark.parametrize("name", shipped_experiments())
@@ -51,7 +31,7 @@ def test_shipped_experiments_are_the_published_ones():
     fig2 = shipped["counterexample"]
     assert (fig2.rounds, fig2.local_steps, fig2.learning_rate.options) == (2000, 30, {"value": 3e-4})
     assert (fig2.compute, fig2.precision, len(fig2.links), len(fig2.seeds)) == (["all", "active"], "float64", 5, 5)
-    assert fig2.problem.options == {"num_clients": 100, "dim": 100, "centers": None}
+    assert fig2.problem.options == {"num_clients": 100, "dim": 100, "centers": None, "condition": 1.0}
     pairs = [(link.options["prob"].options["p0"], link.options["prob"].options["p1"]) for link in fig2.links]
     assert pairs == [(0.1, 0.9), (0.5, 0.9), (0.1, 0.5), (0.5, 0.5), (0.1, 0.1)]
     fig3 = shipped["synthetic"]

@@ -94,12 +94,12 @@ def run(
     if str(out) == ".":
         raise ConfigError("--out: must name a folder of its own, not the current one")
     from fedpbc.report.tables import final_table
-    from fedpbc.results import read_run
+    from fedpbc.results import Run
     from fedpbc.runner import run as run_experiment
 
     with _progress(loaded) as progress:
         result = run_experiment(loaded, out, resume=resume, devices=devices, progress=progress)
-    _console().print(final_table([read_run(out)]))
+    _console().print(final_table([Run(out, loaded.table(), result.summary, {})]))
     click.echo(f"{out}: figure.png, metrics.csv, summary.json, manifest.json, models/, experiment.toml")
     _report_divergence(result)
 
@@ -158,15 +158,15 @@ def _progress(experiment: Experiment) -> Iterator[Callable[[Any, int, int], None
         _Speed(),
         TimeRemainingColumn(),
     )
-    cells = {cell.key: number for number, cell in enumerate(experiment.cells(), start=1)}
+    num_cells = len(experiment.cells())
     seen: set[Any] = set()
     with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
-        task = progress.add_task("preparing", total=len(cells) * experiment.rounds)
+        task = progress.add_task("preparing", total=num_cells * experiment.rounds)
 
         def update(key: Any, advanced: int, restored: int) -> None:
             seen.add(key)
             total = (progress.tasks[0].total or 0) - restored
-            text = f"run {len(seen)}/{len(cells)} {key.algorithm}, {key.links[:24]}, seed {key.seed}"
+            text = f"run {len(seen)}/{num_cells} {key.algorithm}, {key.links[:24]}, seed {key.seed}"
             progress.update(task, description=text, advance=advanced, total=total)
 
         yield update
@@ -224,13 +224,12 @@ def list_() -> None:
 
 
 def _options(factory: Any) -> str:
-    from fedpbc.schema import Component, options_of
+    from fedpbc.schema import options_of
 
     shown = []
     for name, option in options_of(factory).items():
-        default = option.default
-        default = default.name if isinstance(default, Component) else default
-        shown.append(name if default is option.empty else f"{name}={'none' if default is None else default}")
+        default = "none" if option.default is None else option.default
+        shown.append(name if default is option.empty else f"{name}={default}")
     return ", ".join(shown)
 
 

@@ -42,9 +42,10 @@ def shorten(value: Any, limit: int = 60) -> str:
     return text if len(text) <= limit else text[: limit - 3] + "..."
 
 
-def printable(key: str) -> str:
-    """A key as it is, unless it is too long or would upset a terminal."""
-    return key if key.isprintable() and len(key) <= 60 else shorten(ascii(key))
+def unknown_key(key: str, name: str, known: Iterable[str]) -> ConfigError:
+    """The error of a key that nobody knows; ``key`` is the whole of it, ``name`` its last part."""
+    shown = key if key.isprintable() and len(key) <= 60 else shorten(key)
+    return ConfigError(f"unknown key {shown}{suggest(name, known)}; allowed: {', '.join(known) or 'none'}")
 
 
 def suggest(word: str, known: Iterable[str]) -> str:

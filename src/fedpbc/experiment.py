@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 import numpy as np
 
 from fedpbc.algorithms import ALGORITHMS
-from fedpbc.errors import ConfigError, printable, require_memory, shorten, suggest
+from fedpbc.errors import ConfigError, require_memory, shorten, suggest, unknown_key
 from fedpbc.links import LINKS
 from fedpbc.problems import PROBLEMS
 from fedpbc.schedules import Schedule
@@ -134,7 +134,7 @@ class Experiment:
         known = [*options_of(settings), *_TABLES]
         for key in plain:
             if key not in known:
-                raise ConfigError(f"unknown key {printable(key)}{suggest(key, known)}; allowed: {', '.join(known)}")
+                raise unknown_key(key, key, known)
         values = bind(settings, plain, "", base)
         for key in ("problem", "links", "algorithms"):
             if key not in table:

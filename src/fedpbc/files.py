@@ -91,10 +91,7 @@ def read_trace(option: str, path: Path) -> np.ndarray:
     ``round,client,active``: every pair of a contiguous range of rounds and a contiguous range of clients
     exactly once, in any order. Raises BadOption on gaps, duplicates and values other than 0/1/true/false.
     """
-    if path.suffix == ".npy":
-        table = _load(option, path, lambda: np.empty(0))
-    else:
-        table = _load(option, path, lambda: _read_trace_csv(option, path))
+    table = _load(option, path, lambda: _read_trace_csv(option, path))
     if table.ndim != 2 or table.size == 0:
         raise BadOption(option, path, f"must have shape (rounds, clients), has {table.shape}")
     if table.dtype != bool and not np.all((table == 0) | (table == 1)):

@@ -17,7 +17,7 @@ import re
 import shutil
 import tomllib
 import zipfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -56,7 +56,12 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
         with np.load(path, allow_pickle=False) as archive:
             return {name: archive[name] for name in archive.files}
     except (ValueError, EOFError, AttributeError, zipfile.BadZipFile) as error:
-        raise FedpbcError(f"{path}: is damaged ({error}); delete it to do that run again") from None
+        raise damaged(path, error) from None
+
+
+def damaged(path: Path, error: Exception) -> FedpbcError:
+    """The error of a file of an unfinished run that cannot be used."""
+    return FedpbcError(f"{path}: is damaged ({error}); delete it to do that run again")
 
 
 _BEFORE_EXPERIMENT = {".lock", "inputs", ".experiment.toml.tmp"}
@@ -164,14 +169,20 @@ class RunDirectory:
         """Write what others read; manifest.json comes last and says that the run is complete."""
         cells = self.experiment.cells()
         (self.path / "models").mkdir(exist_ok=True)
+        infos: list[dict[str, Any]] = []
+        finals: list[dict[str, Any]] = []
+
+        def results() -> Iterator[tuple[Cell, CellResult]]:
+            """Each finished cell once, its models written on the way."""
+            for cell in cells:
+                result = self._finished(cell)
+                write_arrays(self.path / self._models_file(cell), result.models)
+                infos.append({**cell.key._asdict(), "models": self._models_file(cell), **result.info})
+                finals.append(final_values(cell.key, result))
+                yield cell, result
+
         with replacing(self.path / "metrics.csv") as temporary:
-            write_metrics(temporary, ((cell, self._finished(cell)) for cell in cells))
-        infos, finals = [], []
-        for cell in cells:
-            result = self._finished(cell)
-            write_arrays(self.path / self._models_file(cell), result.models)
-            infos.append({**cell.key._asdict(), "models": self._models_file(cell), **result.info})
-            finals.append(final_values(cell.key, result))
+            write_metrics(temporary, results())
         write_text(self.path / "summary.json", json.dumps(summarise(self.experiment.name, finals), indent=1))
         draw(self.path)
         write_text(self.path / "manifest.json", json.dumps({**manifest, "cells": infos}, indent=1))
@@ -280,7 +291,7 @@ def unpack(path: Path, arrays: dict[str, np.ndarray]) -> CellResult:
     try:
         return _unpack(arrays)
     except (ValueError, LookupError, AttributeError) as error:
-        raise FedpbcError(f"{path}: is damaged ({error}); delete it to do that run again") from None
+        raise damaged(path, error) from None
 
 
 def _unpack(arrays: dict[str, np.ndarray]) -> CellResult:

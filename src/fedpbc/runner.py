@@ -18,11 +18,12 @@ import numpy as np
 
 from fedpbc import __version__
 from fedpbc.engine import Inputs, Plan, Programs, Simulation, StateLoss
-from fedpbc.errors import ConfigError, FedpbcError, require_memory, suggest
+from fedpbc.errors import ConfigError, require_memory, suggest
 from fedpbc.experiment import Cell, CellKey, Experiment, load_experiment
 from fedpbc.results import (
     CellResult,
     RunDirectory,
+    damaged,
     final_values,
     pack,
     read_arrays,
@@ -196,7 +197,7 @@ class _Grid:
             try:
                 simulation.restore(saved)
             except (KeyError, ValueError) as error:
-                raise FedpbcError(f"{checkpoint}: is damaged ({error}); delete it to do that run again") from None
+                raise damaged(checkpoint, error) from None
             before = unpack(checkpoint, saved)
             parts, times = [before.rows], {name: before.info[name] + times[name] for name in times}
         if self.progress:

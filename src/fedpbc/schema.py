@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 
-from fedpbc.errors import BadOption, ConfigError, printable, shorten, suggest
+from fedpbc.errors import BadOption, ConfigError, shorten, suggest, unknown_key
 
 INT_MAX = 2**31 - 1
 """The largest integer of any key: rounds, clients and samples are counted in 32 bits on the device."""
@@ -185,8 +185,7 @@ def bind(
     options = options_of(factory)
     for name in table:
         if name not in options:
-            known = ", ".join(options) or "none"
-            raise ConfigError(f"unknown key {printable(_join(key, name))}{suggest(name, options)}; allowed: {known}")
+            raise unknown_key(_join(key, name), name, options)
     checked: dict[str, Any] = {}
     for name, parameter in options.items():
         if name in table:

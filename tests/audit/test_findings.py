@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from fedpbc import cli
 from fedpbc.audit import ParticipationLog, audit
 from fedpbc.audit.rules import HARMFUL, HARMLESS, RULES, UNKNOWN
 from fedpbc.audit.terminal import report
@@ -152,24 +151,6 @@ def test_the_report_is_one_page_for_any_log(log):
     assert all(f"{number}. " in text for number in range(1, 6))
     assert "\x1b" not in text
     assert "nan" not in text.replace("nant", "")
-
-
-@pytest.fixture
-def fedpbc(monkeypatch, capsys, tmp_path) -> Any:
-    """Call the command line in this process: (status, stdout, stderr)."""
-    monkeypatch.chdir(tmp_path)
-
-    def call(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["fedpbc", *arguments])
-        status = 0
-        try:
-            cli.main()
-        except SystemExit as exit_:
-            status = exit_.code if isinstance(exit_.code, int) else 1
-        captured = capsys.readouterr()
-        return status, captured.out, captured.err
-
-    return call
 
 
 @pytest.fixture

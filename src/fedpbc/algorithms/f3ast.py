@@ -16,7 +16,7 @@ def f3ast(
     context: Context,
     *,
     slots: PositiveInt = 10,
-    beta: Annotated[float, Range(high=1, above=0)] = 0.01,
+    beta: Annotated[float, Range(high=0.999, above=0)] = 0.01,
     server: Server | None = None,
 ) -> Algorithm:
     """x += sum over the chosen of their update / (m r_i), r_i how often i is chosen (arXiv 2205.06730).

@@ -45,11 +45,15 @@ def run_labels(runs: Sequence[Run]) -> list[str]:
 
 def shown_metrics(runs: Sequence[Run]) -> list[str]:
     """Metrics for figures and tables: what the experiments ask for, else what a reader asks for first."""
-    known = [name.removeprefix("server_") for name in runs[0].metrics if name.startswith("server_")]
-    known = [name for name in known if all(f"server_{name}" in run.metrics for run in runs)]
+    known = [name.removeprefix("server_") for name in _measured(runs[0]) if name.startswith("server_")]
+    known = [name for name in known if all(f"server_{name}" in _measured(run) for run in runs)]
     asked = [name for run in runs for name in run.experiment.get("figure", {}).get("metrics", [])]
     usual = ["test_accuracy", "train_loss"] if "test_accuracy" in known else ["grad_norm"]
     return [name for name in dict.fromkeys(asked) if name in known] or [n for n in usual if n in known]
+
+
+def _measured(run: Run) -> list[str]:
+    return list(run.summary["groups"][0]["final"])
 
 
 def draw_run(path: Path) -> None:
