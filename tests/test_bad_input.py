@@ -129,8 +129,14 @@ BAD_VALUES: list[tuple[str, Any, str]] = [
     ("algorithms", [{"name": "fedprox", "mu": -1}], r"mu = -1: must be a finite number >= 0"),
     ("algorithms", [{"name": "amplified_fedavg", "window": 0}], r"window = 0: must be an integer >= 1"),
     ("algorithms", [{"name": "mifa", "wait": 1}], r"wait = 1: must be true or false"),
-    ("algorithms", [{"name": "scaffold", "controls": "cloud"}], r"controls = .cloud.: must be one of .client., .server."),
-    ("algorithms", [{"name": "fedpbc_corrected", "correction": "ful"}], r'must be one of "full", "light" .*mean "full"'),
+    (
+        "algorithms", [{"name": "scaffold", "controls": "cloud"}],
+        r"controls = .cloud.: must be one of .client., .server.",
+    ),
+    (
+        "algorithms", [{"name": "fedpbc_corrected", "correction": "ful"}],
+        r'must be one of "full", "light" .*mean "full"',
+    ),
     ("problem.condition", 0.5, r"condition = 0.5: must be a finite number in \[1, 1e\+06\]"),
     ("state_loss", 3, "state_loss = 3: must be a table"),
     ("state_loss", {}, "missing key state_loss.round"),

@@ -78,6 +78,52 @@ def test_quadratic_metrics_are_those_of_the_mean_of_the_client_losses():
     np.testing.assert_allclose(values["distance"], np.linalg.norm(x - u.mean(axis=0), axis=1), rtol=1e-12)
 
 
+def test_curved_quadratics_have_their_gradients_minimiser_and_metrics():
+    problem = quadratic(CONTEXT, num_clients=7, dim=3, condition=50.0)
+    u, h = problem.params["centers"], problem.params["curvatures"]
+    assert h.min() >= 1 / 50
+    assert h.max() <= 1
+    assert h.min() < 0.1 < 0.5 < h.max()
+    x = np.random.default_rng(0).normal(3, 2, (2, 3))
+    gradients = [problem.gradient(problem.sample(problem.params, i, None, 1), x[0]) for i in range(7)]
+    np.testing.assert_allclose(gradients, h * (x[0] - u))
+    metrics = problem.metrics(problem.params, x, ())
+    for k in range(2):
+        losses = 0.5 * np.sum(h * (x[k] - u) ** 2, axis=1)
+        np.testing.assert_allclose(metrics["train_loss"][k], losses.mean(), rtol=1e-6)
+        np.testing.assert_allclose(metrics["grad_norm"][k], np.linalg.norm(np.mean(h * (x[k] - u), axis=0)), rtol=1e-6)
+        minimiser = np.sum(h * u, axis=0) / np.sum(h, axis=0)
+        np.testing.assert_allclose(metrics["distance"][k], np.linalg.norm(x[k] - minimiser), rtol=1e-6)
+
+
+@pytest.mark.parametrize("hidden", [0, 4])
+def test_clients_may_count_by_their_samples(hidden):
+    """F = sum_i a_i F_i and its gradient, and the mean of the clients' scaled losses is that F."""
+    context = Context(3, np.dtype(np.float64), 10, (3,))
+    with jax.enable_x64(True):
+        uniform, weighted = (
+            synthetic(context, num_clients=6, hidden=hidden, weights=weights) for weights in ("uniform", "samples")
+        )
+        x = np.random.default_rng(1).normal(0, 0.1, (1, len(weighted.init)))
+        sums = [
+            jax.tree.map(lambda *parts: sum(parts), *(p.block_sums(p.params, x, b) for b in range(p.num_blocks)))
+            for p in (uniform, weighted)
+        ]
+        sizes = weighted.params["sizes"]
+        total = np.zeros(len(weighted.init))
+        for i, (first, size) in enumerate(zip(weighted.params["offsets"], sizes, strict=True)):
+            rows = slice(first, first + size)
+            train = weighted.params["train"]
+            batch = (train["features"][rows], train["labels"][rows], weighted.params["scale"][i])
+            total += np.asarray(weighted.gradient(batch, jnp.asarray(x[0]))) / 6
+            plain = np.asarray(uniform.gradient(batch[:2], jnp.asarray(x[0])))
+            scaled = np.asarray(weighted.gradient(batch, jnp.asarray(x[0])))
+            np.testing.assert_allclose(scaled, 6 * size / sizes.sum() * plain, rtol=1e-10, atol=1e-14)
+        np.testing.assert_allclose(sums[1]["gradient"][0], total, rtol=1e-9, atol=1e-12)
+        assert abs(float(sums[1]["loss"][0] - sums[0]["loss"][0])) > 1e-3
+        assert len(weighted.sample(weighted.params, 0, jax.random.key(0), 4)) == 3
+
+
 def test_synthetic_follows_the_generator():
     problem = synthetic(CONTEXT, num_clients=150)
     sizes, train, test = problem.params["sizes"], problem.params["train"], problem.params["test"]
@@ -113,47 +159,98 @@ def test_seeds_of_a_run_have_one_shape_and_a_seed_does_not_depend_on_the_others(
     jax.tree.map(np.testing.assert_array_equal, *sums)
 
 
-def test_gradient_is_that_of_the_cross_entropy():
-    problem = synthetic(CONTEXT, num_clients=5)
+MODELS = {0: 610, 1: 61 + 20, 7: 7 * 61 + 80}
+"""Hidden units -> parameters."""
+
+
+def logits_of(x, hidden, features, xp):
+    """Logits [n, classes] of one model, weights and biases apart."""
+    if not hidden:
+        w = x.reshape(10, 61)
+        return features[:, :60] @ w[:, :60].T + w[:, 60]
+    w, v = x[: 61 * hidden].reshape(hidden, 61), x[61 * hidden :].reshape(10, hidden + 1)
+    units = xp.tanh(features[:, :60] @ w[:, :60].T + w[:, 60])
+    return units @ v[:, :hidden].T + v[:, hidden]
+
+
+@pytest.mark.parametrize("hidden", MODELS)
+def test_gradient_is_that_of_the_cross_entropy(hidden):
+    problem = synthetic(CONTEXT, num_clients=5, hidden=hidden)
+    assert problem.init.shape == (MODELS[hidden],)
     with jax.enable_x64(True):
         features, labels = problem.sample(problem.params, jnp.int32(2), jax.random.key(0), 32)
-        x = jnp.asarray(np.random.default_rng(0).standard_normal(610))
+        x = jnp.asarray(np.random.default_rng(0).standard_normal(MODELS[hidden]))
 
         def loss(x):
-            logits = features @ x.reshape(10, 61).T
-            return -jnp.mean(jax.nn.log_softmax(logits)[jnp.arange(32), labels])
+            return -jnp.mean(jax.nn.log_softmax(logits_of(x, hidden, features, jnp))[jnp.arange(32), labels])
 
-        np.testing.assert_allclose(problem.gradient((features, labels), x), jax.grad(loss)(x), atol=1e-12)
+        gradient = problem.gradient((features, labels), x)
+        np.testing.assert_allclose(gradient, jax.grad(loss)(x), atol=1e-12)
+        assert np.all(np.abs(gradient).reshape(-1)[[0, -1]] > 0)
 
 
-def test_evaluation_is_uniform_over_clients():
-    problem = synthetic(Context(3, np.dtype(np.float64), 10, (3,)), num_clients=12)
+@pytest.mark.parametrize("hidden", MODELS)
+def test_evaluation_is_uniform_over_clients(hidden):
+    problem = synthetic(Context(3, np.dtype(np.float64), 10, (3,)), num_clients=12, hidden=hidden)
     params, sizes = problem.params, problem.params["sizes"]
-    models = np.random.default_rng(1).standard_normal((2, 610)) / 10
+    models = np.random.default_rng(1).standard_normal((2, MODELS[hidden])) / 10
+    test_sizes = _test_sizes(params["test"]["by_client"], len(sizes))
+    parts = [
+        (part, first, n) for part, counts in (("train", sizes), ("test", test_sizes)) for first, n in _spans(counts)
+    ]
+
+    def loss(x):
+        """The objective, client by client, from the definition."""
+        total = 0
+        for part, first, n in parts:
+            if part == "train":
+                features, labels = (params[part][name][first : first + n] for name in ("features", "labels"))
+                total -= jnp.mean(jax.nn.log_softmax(logits_of(x, hidden, features, jnp))[jnp.arange(n), labels])
+        return total / len(sizes)
+
     with jax.enable_x64(True):
         values = problem.metrics(params, jnp.asarray(models), sum_blocks(problem, jnp.asarray(models), 1))
-    test_sizes = _test_sizes(params["test"]["by_client"], len(sizes))
-    for k, model in enumerate(models):
-        weights = model.reshape(10, 61)
-        losses, gradients, right = [], [], []
-        for part, counts in (("train", sizes), ("test", test_sizes)):
-            first = 0
-            for n in counts:
-                x = params[part]["features"][first : first + n]
-                y = params[part]["labels"][first : first + n]
-                logits = x @ weights.T
-                z = np.exp(logits - logits.max(axis=1, keepdims=True))
-                q = z / z.sum(axis=1, keepdims=True)
-                if part == "train":
-                    losses.append(-np.log(q[np.arange(n), y]).mean())
-                    gradients.append((q - np.eye(10)[y]).T @ x / n)
-                else:
-                    right.append(q.argmax(axis=1) == y)
-                first += n
-        assert values["train_loss"][k] == pytest.approx(np.mean(losses), rel=1e-12)
-        assert values["grad_norm"][k] == pytest.approx(np.linalg.norm(np.mean(gradients, axis=0)), rel=1e-10)
-        assert values["test_accuracy"][k] == pytest.approx(np.concatenate(right).mean(), rel=1e-12)
-        assert values["test_accuracy_by_client"][k] == pytest.approx(np.mean([r.mean() for r in right]), rel=1e-12)
+        for k, model in enumerate(models):
+            right = []
+            for part, first, n in parts:
+                if part == "test":
+                    features, labels = (params[part][name][first : first + n] for name in ("features", "labels"))
+                    right.append(logits_of(model, hidden, features, np).argmax(axis=1) == labels)
+            expected, gradient = jax.value_and_grad(loss)(jnp.asarray(model))
+            assert values["train_loss"][k] == pytest.approx(float(expected), rel=1e-12)
+            assert values["grad_norm"][k] == pytest.approx(np.linalg.norm(gradient), rel=1e-10)
+            assert values["test_accuracy"][k] == pytest.approx(np.concatenate(right).mean(), rel=1e-12)
+            assert values["test_accuracy_by_client"][k] == pytest.approx(np.mean([r.mean() for r in right]), rel=1e-12)
+
+
+def test_the_network_has_the_data_of_the_logistic_regression_and_random_weights():
+    plain, network = (synthetic(CONTEXT, num_clients=5, hidden=hidden) for hidden in (0, 400))
+    jax.tree.map(np.testing.assert_array_equal, plain.params, network.params)
+    assert not plain.init.any()
+    w, v = network.init[: 400 * 61].reshape(400, 61), network.init[400 * 61 :].reshape(10, 401)
+    assert not w[:, 60].any()
+    assert not v[:, 400].any()
+    assert w[:, :60].std() == pytest.approx(60**-0.5, rel=0.05)
+    assert v[:, :400].std() == pytest.approx(400**-0.5, rel=0.05)
+    other = synthetic(Context(1, np.dtype(np.float64), 10, (1,)), num_clients=5, hidden=400)
+    assert not np.array_equal(other.init, network.init)
+
+
+def test_equal_networks_share_their_functions():
+    first, second, other = (synthetic(CONTEXT, num_clients=5, hidden=hidden) for hidden in (3, 3, 4))
+    assert first.gradient is second.gradient
+    assert first.block_sums is second.block_sums
+    assert first.gradient is not other.gradient
+
+
+def test_a_network_that_cannot_fit_is_refused():
+    with pytest.raises(BadOption, match="GB"):
+        synthetic(CONTEXT, num_clients=5, hidden=2**31 - 1)
+
+
+def _spans(counts) -> list[tuple[int, int]]:
+    """(first row, number of rows) of every client."""
+    return list(zip(np.cumsum([0, *counts[:-1]]).tolist(), list(counts), strict=True))
 
 
 def _test_sizes(by_client: np.ndarray, m: int) -> list[int]:

@@ -15,8 +15,8 @@ def corrected_training(round: Round, start: Array, shift: Array, around: Array) 
     every_step (``around`` = 0): x <- x - eta (grad l_i(x; xi) + shift_i); the client lets us into its step.
     around (``around`` = 1): the client trains as it always does, from start - eta (s-1)/2 shift_i, and eta (s+1)/2
     shift_i is taken off the result. Where grad = -shift, the s gradients are then taken at points whose mean is the
-    start itself: the two forms differ by O((eta s)^2), and not at all when s = 1 or, at the fixed point, when gradients
-    are linear. Correcting the result alone would leave O(eta s), the drift of FedAvg.
+    start itself, but for O((eta s)^2): the fixed points differ by that much, and not at all when s = 1 or when all
+    clients have one constant curvature. Correcting the result alone would leave O(eta s), the drift of FedAvg.
     """
     steps = round.num_steps.astype(start.dtype)
     half = around * round.learning_rate * shift * round.computes[:, None]

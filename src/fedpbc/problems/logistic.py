@@ -1,4 +1,4 @@
-"""Multinomial logistic regression on ragged client data, for any problem whose samples are (features, label).
+"""Multinomial logistic regression: one matrix.
 
 The model is W of shape (classes, features), flattened to [d]; the last feature of every sample is 1, so the
 last column of W is the bias. Class-major weights and logits make the gradient a fast matrix product on CPUs.
@@ -6,145 +6,37 @@ last column of W is the bias. Class-major weights and logits make the gradient a
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from dataclasses import dataclass
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
-from fedpbc.problems.partition import aligned_zeros, draw_rows, offsets_of, weights_of
-from fedpbc.types import Array, Problem
-
-TRAIN_BLOCK, TEST_BLOCK = 2048, 256
-"""Samples that are evaluated at once: a block of the one and a block of the other."""
+from fedpbc.types import Array
 
 
-class Samples(NamedTuple):
-    """Samples of all clients, client after client; rows behind the last client's are filling."""
+@dataclass(frozen=True)
+class Logistic:
+    """A fedpbc.problems.classification.Model."""
 
-    features: np.ndarray
-    """[rows, features], the last feature is 1."""
-    labels: np.ndarray
-    """int32[rows]."""
-    sizes: np.ndarray
-    """int[m]: how many rows belong to client i."""
+    num_features: int
+    """The one that is always 1 included."""
+    num_classes: int
 
+    @property
+    def size(self) -> int:
+        """d = classes (features + 1)."""
+        return self.num_classes * self.num_features
 
-def allocate(sizes: np.ndarray, num_rows: int, num_features: int, block: int, dtype: np.dtype) -> Samples:
-    """Room for sum(sizes) samples, filled up to ``num_rows`` and to whole blocks of ``block``.
+    def init(self, rng: np.random.Generator, dtype: np.dtype) -> np.ndarray:
+        """x^0 = 0."""
+        return np.zeros(self.size, dtype)
 
-    Seeds whose data differ in length run in one compiled program when they are filled up to the same length.
-    """
-    rows = -(-max(int(sizes.sum()), num_rows, 1) // block) * block
-    features = aligned_zeros((rows, num_features), dtype)
-    features[:, -1] = 1
-    return Samples(features, np.zeros(rows, np.int32), sizes)
+    def logits(self, x: Array, features: Array) -> Array:
+        """W X^T, [..., classes, n]."""
+        return self._weights(x) @ features.T
 
+    def gradient(self, x: Array, features: Array, residual: Array) -> Array:
+        """R X, flattened: [..., d]."""
+        return (residual @ features).reshape(x.shape)
 
-def logistic_regression(train: Samples, test: Samples, num_classes: int) -> Problem:
-    """F_i = mean cross-entropy over the client's samples; zero init, no regularisation.
-
-    Raises ConfigError when a client has no training sample.
-    """
-    offsets = offsets_of(train.sizes)
-    num_features = train.features.shape[1]
-    used = train.labels[: int(train.sizes.sum())].astype(np.float64)
-    mean_label = np.add.reduceat(used, offsets) / train.sizes
-    return Problem(
-        params={
-            "offsets": offsets,
-            "sizes": train.sizes.astype(np.int32),
-            "train": _weighted(train),
-            "test": _weighted(test),
-        },
-        num_clients=len(train.sizes),
-        init=np.zeros(num_classes * num_features, train.features.dtype),
-        sample=_sample,
-        gradient=_gradient,
-        num_blocks=max(len(train.labels) // TRAIN_BLOCK, len(test.labels) // TEST_BLOCK),
-        block_sums=_block_sums,
-        metrics=_metrics,
-        client_traits={
-            "mean_label": mean_label,
-            "num_samples": train.sizes.astype(np.float64),
-            "label_distribution": _label_distribution(train, num_classes),
-        },
-        work=4.0 * 32 * num_classes * num_features,
-    )
-
-
-def _label_distribution(train: Samples, num_classes: int) -> np.ndarray:
-    """The share of each class in a client's training samples, [m, classes]; rows sum to 1."""
-    client = np.repeat(np.arange(len(train.sizes)), train.sizes)
-    cell = client * num_classes + train.labels[: len(client)]
-    counts = np.bincount(cell, minlength=len(train.sizes) * num_classes)
-    return counts.reshape(-1, num_classes) / train.sizes[:, None]
-
-
-def _weighted(samples: Samples) -> dict[str, np.ndarray]:
-    """Samples with their weights 1/(m n_i) (by client) and 1/n (pooled); the filling weighs nothing."""
-    dtype, rows, total = samples.features.dtype, len(samples.labels), int(samples.sizes.sum())
-    by_client, pooled = np.zeros(rows, dtype), np.zeros(rows, dtype)
-    by_client[:total] = weights_of(samples.sizes, dtype)
-    pooled[:total] = 1.0 / max(total, 1)
-    return {"features": samples.features, "labels": samples.labels, "by_client": by_client, "pooled": pooled}
-
-
-def _sample(params: dict[str, Any], client: Array, key: Array, batch_size: int) -> tuple[Array, Array]:
-    rows = draw_rows(key, params["offsets"][client], params["sizes"][client], batch_size)
-    return params["train"]["features"][rows], params["train"]["labels"][rows]
-
-
-def _gradient(batch: tuple[Array, Array], x: Array) -> Array:
-    """Gradient of the mean cross-entropy of a batch: (softmax(W X^T) - onehot) X / n."""
-    features, labels = batch
-    residual = _residual(features, labels, x.reshape(-1, features.shape[1]))
-    return (residual @ features / features.shape[0]).reshape(-1)
-
-
-def _residual(features: Array, labels: Array, weights: Array) -> Array:
-    """softmax - onehot, [classes, n]."""
-    logits = weights @ features.T
-    return jax.nn.softmax(logits, axis=0) - _onehot(labels, logits)
-
-
-def _onehot(labels: Array, like: Array) -> Array:
-    return (jnp.arange(like.shape[-2])[:, None] == labels).astype(like.dtype)
-
-
-def _block_sums(params: dict[str, Any], models: Array, block: Array) -> dict[str, Array]:
-    """Weighted sums over one block of the training set and one of the test set."""
-    train = _rows(params["train"], block, TRAIN_BLOCK)
-    test = _rows(params["test"], block, TEST_BLOCK)
-    weights = models.reshape(models.shape[0], -1, train["features"].shape[1])
-    logits = weights @ train["features"].T
-    log_total = jax.nn.logsumexp(logits, axis=1)
-    onehot = _onehot(train["labels"], logits)
-    loss = (log_total - jnp.sum(logits * onehot, axis=1)) @ train["by_client"]
-    residual = (jnp.exp(logits - log_total[:, None]) - onehot) * train["by_client"]
-    right = jnp.argmax(weights @ test["features"].T, axis=1) == test["labels"]
-    right = right.astype(models.dtype)
-    return {
-        "loss": loss,
-        "gradient": (residual @ train["features"]).reshape(models.shape),
-        "pooled": right @ test["pooled"],
-        "by_client": right @ test["by_client"],
-    }
-
-
-def _rows(part: dict[str, Array], block: Array, size: int) -> dict[str, Array]:
-    """The block's rows; past the end of the set, weights of zero."""
-    num_blocks = part["labels"].shape[0] // size
-    start = jnp.minimum(block, num_blocks - 1) * size
-    rows = {name: jax.lax.dynamic_slice_in_dim(value, start, size) for name, value in part.items()}
-    inside = block < num_blocks
-    return rows | {name: jnp.where(inside, rows[name], 0) for name in ("by_client", "pooled")}
-
-
-def _metrics(params: dict[str, Any], models: Array, sums: dict[str, Array]) -> dict[str, Array]:
-    return {
-        "grad_norm": jnp.linalg.norm(sums["gradient"], axis=1),
-        "train_loss": sums["loss"],
-        "test_accuracy": sums["pooled"],
-        "test_accuracy_by_client": sums["by_client"],
-    }
+    def _weights(self, x: Array) -> Array:
+        return x.reshape(*x.shape[:-1], self.num_classes, self.num_features)

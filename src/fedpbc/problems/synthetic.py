@@ -1,12 +1,16 @@
-"""Synthetic(alpha, beta): the FedProx generator (Li et al. 2020), with multinomial logistic regression."""
+"""Synthetic(alpha, beta): the FedProx generator (Li et al. 2020), with multinomial logistic regression or a network."""
 
 from __future__ import annotations
+
+from typing import Literal
 
 import numpy as np
 
 from fedpbc.errors import require_memory
-from fedpbc.problems.logistic import TEST_BLOCK, TRAIN_BLOCK, allocate, logistic_regression
-from fedpbc.schema import Context, NonNegative, PositiveInt
+from fedpbc.problems.classification import TEST_BLOCK, TRAIN_BLOCK, Model, allocate, classification
+from fedpbc.problems.logistic import Logistic
+from fedpbc.problems.network import Network
+from fedpbc.schema import Context, NonNegative, NonNegativeInt, PositiveInt
 from fedpbc.types import Problem
 
 NUM_FEATURES, NUM_CLASSES = 60, 10
@@ -15,16 +19,29 @@ MEAN_SIZE = 50 + np.exp(4 + 2**2 / 2)
 
 
 def synthetic(
-    context: Context, *, num_clients: PositiveInt = 150, alpha: NonNegative = 1.0, beta: NonNegative = 1.0
+    context: Context,
+    *,
+    num_clients: PositiveInt = 150,
+    alpha: NonNegative = 1.0,
+    beta: NonNegative = 1.0,
+    hidden: NonNegativeInt = 0,
+    weights: Literal["uniform", "samples"] = "uniform",
 ) -> Problem:
     """Synthetic(alpha, beta), 60 features, 10 classes, ragged sizes (Li et al. 2020), logistic regression.
 
     n_i = int(LogNormal(4, 2)) + 50; u_i ~ N(0, alpha), B_i ~ N(0, beta) (standard deviations); W_i [60, 10]
     and b_i [10] have entries ~ N(u_i, 1), v_i [60] ~ N(B_i, 1); x ~ N(v_i, diag(j^-1.2)), y = argmax(W_i x +
     b_i); the first int(0.9 n_i) samples train, the rest test. The seed of the run draws the data.
+    ``hidden`` > 0: a network with a hidden layer of so many tanh units instead, whose initial weights the seed draws.
+    ``weights``: F is the mean of the F_i, or with "samples" sum_i a_i F_i, a_i = n_i / sum n, as losses m a_i F_i.
     """
     itemsize = np.dtype(context.dtype).itemsize
-    row, models = (NUM_FEATURES + 1) * itemsize * 2, num_clients * 610 * itemsize * 6
+    model: Model = Logistic(NUM_FEATURES + 1, NUM_CLASSES)
+    if hidden:
+        model = Network(NUM_FEATURES + 1, hidden, NUM_CLASSES)
+        estimate = (num_clients * model.size + TRAIN_BLOCK * hidden) * itemsize * 6
+        require_memory("hidden", hidden, estimate, f"{num_clients:,} models of dimension {model.size:,}")
+    row, models = (NUM_FEATURES + 1) * itemsize * 2, num_clients * model.size * itemsize * 6
     estimate = int(num_clients * MEAN_SIZE) * row + models
     require_memory("num_clients", num_clients, estimate, f"about {num_clients * MEAN_SIZE:,.0f} samples")
     num_rows = max(int(_sizes(context, seed, num_clients).sum()) for seed in context.seeds)
@@ -42,7 +59,7 @@ def synthetic(
             part.features[first : first + count, :NUM_FEATURES] = features[rows]
             part.labels[first : first + count] = labels[rows]
         first_train, first_test = first_train + k, first_test + n - k
-    return logistic_regression(train, test, NUM_CLASSES)
+    return classification(train, test, NUM_CLASSES, model, context.rng("initial weights"), weights == "samples")
 
 
 def _sizes(context: Context, seed: int, num_clients: int) -> np.ndarray:
