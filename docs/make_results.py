@@ -18,7 +18,6 @@ import jax
 import numpy as np
 
 import fedpbc
-from fedpbc.engine import Programs
 from fedpbc.experiment import Experiment, load_experiment
 from fedpbc.runner import RunResult
 from fedpbc.theory import fedavg_weights
@@ -67,10 +66,10 @@ def experiments(runs: Path) -> dict[str, Experiment]:
 
 def run_all(runs: Path) -> dict[str, RunResult]:
     """Run or go on with every experiment."""
-    results, programs = {}, Programs(jax.devices())
+    results = {}
     for name, experiment in experiments(runs).items():
         began = time.perf_counter()
-        results[name] = fedpbc.run(experiment, runs / name, resume=True, programs=programs)
+        results[name] = fedpbc.run(experiment, runs / name, resume=True)
         print(f"{name}: {len(experiment.cells())} runs, {time.perf_counter() - began:.0f} s", flush=True)
     return results
 

@@ -43,8 +43,10 @@ def assert_same(a: Any, b: Any) -> None:
             np.testing.assert_array_equal(mine[name], theirs[name], err_msg=name)
 
 
-@pytest.mark.parametrize("algorithm", ["fedavg", "fedpbc"])
-@pytest.mark.parametrize("minibatch", ["round", "step"])
+@pytest.mark.parametrize(
+    ("algorithm", "minibatch"),
+    [("fedavg", "round"), ("fedpbc", "round"), ("fedpbc", "step"), ("scaffold", "step"), ("fedprox", "round")],
+)
 def test_results_are_bit_identical_over_the_number_of_devices(algorithm, minibatch):
     experiment = Experiment.from_table(synthetic_table(algorithms=[{"name": algorithm}], minibatch=minibatch))
     one = only_cell(run(experiment, devices=1))
@@ -52,6 +54,19 @@ def test_results_are_bit_identical_over_the_number_of_devices(algorithm, minibat
         other = only_cell(run(experiment, devices=devices))
         assert other.info["num_devices"] == devices
         assert_same(one, other)
+
+
+def test_a_process_keeps_only_so_many_programs(table, monkeypatch):
+    names = ["fedavg", "fedpbc", "mifa"]
+    experiment = Experiment.from_table(table | {"algorithms": [{"name": name} for name in names]})
+    kept, few = Programs(jax.devices()[:1]), Programs(jax.devices()[:1])
+    plenty = run(experiment, devices=1, programs=kept)
+    monkeypatch.setattr("fedpbc.engine.MAX_PROGRAMS", 2)
+    scarce = run(experiment, devices=1, programs=few)
+    assert (len(kept.compiled), kept.num_compiled) == (3, 3)
+    assert (len(few.compiled), few.num_compiled) == (2, 6)  # two seeds, each in the order of the algorithms
+    for key, cell in plenty.cells.items():
+        assert_same(cell, scarce.cells[key])
 
 
 def test_quadratic_is_bit_identical_over_devices_too(table):

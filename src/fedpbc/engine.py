@@ -256,19 +256,30 @@ def _advance(plan: Plan, inputs: Inputs, carry: Carry, first: Array, last: Array
     return carry, rows
 
 
+MAX_PROGRAMS = 128
+"""Programs that are kept: each takes some 300 memory mappings, and a Linux process has 65 530."""
+
+
 @dataclass
 class Programs:
-    """Compiled programs, one per plan, functions and shapes; shared by all cells of an experiment."""
+    """Compiled programs, one per plan, functions and shapes; shared by all cells of an experiment.
+
+    The ``MAX_PROGRAMS`` that were used last are kept.
+    """
 
     devices: list[Any]
     compiled: dict[Any, Any] = field(default_factory=dict)
+    num_compiled: int = 0
 
     def get(self, plan: Plan, inputs: Inputs) -> tuple[Any, Any, float]:
         """(start, advance, seconds spent compiling)."""
         leaves, tree = jax.tree.flatten(inputs)
         key = (plan, tree, tuple((leaf.shape, leaf.dtype) for leaf in leaves))
         if key in self.compiled:
+            self.compiled[key] = self.compiled.pop(key)  # the latest comes last
             return *self.compiled[key], 0.0
+        while len(self.compiled) >= MAX_PROGRAMS:
+            del self.compiled[next(iter(self.compiled))]
         began = time.perf_counter()
         start: Any = partial(_start, plan)
         advance: Any = partial(_advance, plan)
@@ -286,6 +297,7 @@ class Programs:
         )
         following = jax.jit(advance, donate_argnums=1).lower(inputs, carry, number, number).compile()
         self.compiled[key] = first, following
+        self.num_compiled += 1
         return first, following, time.perf_counter() - began
 
     def mesh(self, num_devices: int) -> Mesh:

@@ -275,7 +275,7 @@ class _Grid:
             "device": f"{device.platform}: {device.device_kind}",
             "devices": len(self.programs.devices),
             "peak_memory_mb": _peak_memory_mb(device),
-            "programs_compiled": len(self.programs.compiled),
+            "programs_compiled": self.programs.num_compiled,
         }
 
 
