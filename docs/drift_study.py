@@ -1,7 +1,7 @@
 """Where drift correction breaks: runs the study and writes docs/drift-correction.md from its template.
 
-Usage: python docs/drift_study.py [--runs runs/drift]. An interrupted call goes on where it stopped. About ten minutes
-on two cores. Everything is drawn from seeds: the same numbers come out again.
+Usage: python docs/drift_study.py [--runs runs/drift]. An interrupted call goes on where it stopped. About eight
+minutes on two cores. Everything is drawn from seeds: the same numbers come out again.
 """
 
 from __future__ import annotations
@@ -139,9 +139,7 @@ class Study:
         print(f"{name}: {time.perf_counter() - began:.0f} s", flush=True)
         return {label: found[label] for label in methods}
 
-    def table(
-        self, name: str, columns: list[dict[str, Any]], methods: dict[str, Method], metric: str, form: str
-    ) -> str:
+    def table(self, name: str, columns: list[dict[str, Any]], methods: dict[str, Method], metric: str) -> Table:
         """One experiment after the other, a column for each of its links; FedAvg with everybody active below."""
         header: list[str] = []
         rows: dict[str, list[float]] = {label: [] for label in [*methods, CERTAIN]}
@@ -152,15 +150,31 @@ class Study:
             reference = self.measure(f"{name}_{k}_certain", certain, {CERTAIN: METHODS["FedAvg"]}, metric)[CERTAIN]
             rows[CERTAIN] += reference * len(table["links"])
             header += [link["label"] for link in table["links"]]
-        return markdown(["method", *header], rows, form)
+        return Table(header, rows)
 
 
-def markdown(header: list[str], rows: dict[str, list[float]], form: str) -> str:
-    """A Markdown table; every column but the first is right-aligned."""
-    lines = ["| " + " | ".join(header) + " |", "|---" + "|---:" * (len(header) - 1) + "|"]
-    return "\n".join(
-        lines + [f"| {label} | " + " | ".join(number(v, form) for v in vs) + " |" for label, vs in rows.items()]
-    )
+class Table(NamedTuple):
+    """Numbers with names."""
+
+    header: list[str]
+    rows: dict[str, list[float]]
+
+    def turned(self) -> Table:
+        """Rows and columns exchanged."""
+        columns = zip(*self.rows.values(), strict=True)
+        return Table(list(self.rows), dict(zip(self.header, map(list, columns), strict=True)))
+
+    def beside(self, other: Table, mine: str = "", its: str = "") -> Table:
+        """The columns of both, for the same rows; ``mine`` and ``its`` go before their names."""
+        header = [mine + name for name in self.header] + [its + name for name in other.header]
+        return Table(header, {label: values + other.rows[label] for label, values in self.rows.items()})
+
+    def markdown(self, corner: str, form: str) -> str:
+        """Every column but the first is right-aligned."""
+        lines = [f"| {corner} | " + " | ".join(self.header) + " |", "|---" + "|---:" * len(self.header) + "|"]
+        for label, values in self.rows.items():
+            lines.append(f"| {label} | " + " | ".join(number(value, form) for value in values) + " |")
+        return "\n".join(lines)
 
 
 def number(value: float, form: str) -> str:
@@ -278,24 +292,18 @@ def momentum_error(method: str, beta: float, kept: bool, honest: bool, seed: int
     return float(np.linalg.norm(server - best))
 
 
-def momentum_table() -> str:
-    """Rows: method and what it takes for h."""
-    columns = [(0.0, False), (0.5, False), (0.9, False), (0.9, True)]
+def momentum_table() -> Table:
+    """A row for each method and what it takes for h."""
+    columns = [(0.5, False), (0.9, False), (0.9, True)]
     rows = {}
     for label, method, honest in [
-        ("FedAvg", "FedAvg", False),
-        ("FedPBC", "FedPBC", False),
-        *(
-            (f"{name}, h = {h}", key, h != "eta s")
-            for name, key in NAMED.items()
-            for h in ("eta s", "weight of s steps")
-        ),
+        (f"{name}, h = {h}", key, h != "eta s") for name, key in NAMED.items() for h in ("eta s", "weight")
     ]:
         with np.errstate(all="ignore"):
             errors = [[momentum_error(method, beta, kept, honest, seed) for seed in range(3)] for beta, kept in columns]
         rows[label] = [float(np.mean(values)) for values in errors]
     header = [f"beta {beta:g}, v {'kept' if kept else 'anew each round'}" for beta, kept in columns]
-    return markdown(["method", *header], rows, ".2g")
+    return Table(header, rows)
 
 
 NAMED = {"corrected, full": "full", "corrected, light": "light", "SCAFFOLD": "SCAFFOLD"}
@@ -309,15 +317,17 @@ def main() -> None:
     jax.config.update("jax_num_cpu_devices", os.cpu_count() or 1)
     study = Study(runs)
     loss, accuracy = "server_train_loss", "server_test_accuracy"
+    distance = "server_distance"
+    logistic = study.table("logistic", classification(SYNTHETIC), METHODS, loss)
+    logistic = logistic.beside(study.table("noise", noise(), METHODS, loss))
+    network, right = (study.table("network", classification(NETWORK), METHODS, metric) for metric in (loss, accuracy))
     tables = {
-        "grid": study.table("grid", grid(), METHODS, "server_distance", ".2g"),
-        "links": study.table("links", kinds_of_links(runs), METHODS, "server_distance", ".2g"),
-        "lost": study.table("lost", [lost(0.02), lost(0.2)], LOSING, "server_distance", ".2g"),
-        "logistic": study.table("logistic", classification(SYNTHETIC), METHODS, loss, ".3f"),
-        "noise": study.table("noise", noise(), METHODS, loss, ".3f"),
-        "network": study.table("network", classification(NETWORK), METHODS, loss, ".3f"),
-        "accuracy": study.table("network", classification(NETWORK), METHODS, accuracy, ".3f"),
-        "momentum": momentum_table(),
+        "grid": study.table("grid", grid(), METHODS, distance).markdown("method", ".2g"),
+        "links": study.table("links", kinds_of_links(runs), METHODS, distance).markdown("method", ".2g"),
+        "lost": study.table("lost", [lost(0.02), lost(0.2)], LOSING, distance).turned().markdown("lost by", ".2g"),
+        "logistic": logistic.markdown("method", ".3f"),
+        "network": network.beside(right, "loss, ", "accuracy, ").markdown("method", ".3f"),
+        "momentum": momentum_table().turned().markdown("momentum", ".2g"),
         "version": f"fedpbc {fedpbc.__version__}, JAX {jax.__version__}, NumPy {np.__version__}",
     }
     template = string.Template((DOCS / "drift-correction.template.md").read_text(encoding="utf-8"))
