@@ -263,7 +263,7 @@ def momentum_error(method: str, beta: float, kept: bool, honest: bool, seed: int
     per_round = eta * (weights.sum() if honest else steps)
     x, v, z, h = np.zeros((M, dim)), np.zeros((M, dim)), np.zeros((M, dim)), np.zeros(M)
     base, server, c = x.copy(), x[0], np.zeros(dim)
-    mixing = method in ("FedPBC", "full", "light")
+    mixing = method != "SCAFFOLD"
     for _ in range(ROUNDS):
         active = rng.random(M) < p
         start = x if mixing else np.tile(server, (M, 1))
@@ -282,7 +282,7 @@ def momentum_error(method: str, beta: float, kept: bool, honest: bool, seed: int
             z[active] += direction[active].mean(axis=0) - direction[active]
         elif method == "light":
             z[active] += (y[active] - mean) / h[active].max()
-        elif method == "SCAFFOLD":
+        else:
             new = z[active] - c + (start - y)[active] / per_round
             c = c + (new - z[active]).sum(axis=0) / M
             z[active] = new
