@@ -84,6 +84,18 @@ def test_the_experiments_of_the_results_page_get_the_advice_they_support(p, roun
     assert ("only-active-compute" in given) == (rule == "biased")
 
 
+def test_memory_decides_between_correcting_the_drift_and_not():
+    p, rng = two_groups(0.1, 0.9, 20), np.random.default_rng(0)
+    plain = rng.random((2000, 20)) < p
+    sticky = plain.copy()
+    for t in range(1, 2000):
+        sticky[t] = np.where(rng.random(20) < 0.9, sticky[t - 1], plain[t])
+    for table, expected in ((plain, "correct-drift"), (sticky, "memory")):
+        given = rules_for(ParticipationLog.from_matrix(table))
+        assert "biased" in given
+        assert [name for name in given if name in ("correct-drift", "memory")] == [expected]
+
+
 def test_thresholds_are_those_of_the_experiments():
     variation = [np.abs(fedavg_weights(p) - 1 / len(p)).sum() / 2 for p in (
         two_groups(0.5, 0.9), np.r_[0.832, 0.104, np.full(148, 0.1)])]  # fmt: skip
