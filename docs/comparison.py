@@ -246,11 +246,11 @@ def draw(results: Results, path: Path) -> None:
                 for method, compute in rows()
             ]
         )
-        shade = np.log10(np.maximum(means, 1e-6)) if name == "quadratic" else means
+        shade = np.log10(np.clip(means, ROUNDING, 100)) if name == "quadratic" else np.minimum(means, 1)
         ax.imshow(shade, cmap="Blues", aspect="auto", alpha=0.75)
         for (i, j), value in np.ndenumerate(means):
             dark = shade[i, j] > 0.55 * np.nanmax(shade) + 0.45 * np.nanmin(shade)
-            text = f"{value:.3f}" if name == "synthetic" else f"{value:.2g}"
+            text = f"{value:.3f}" if name == "synthetic" else _distance(value)
             ax.text(j, i, text, ha="center", va="center", fontsize=7.5, color="white" if dark else "black")
         ax.set_xticks(range(len(found)), [heading.replace(", ", ",\n") for heading in found], fontsize=8)
         ax.set_yticks(range(len(rows())), [title(*row).replace("`", "") for row in rows()], fontsize=8)
@@ -268,6 +268,12 @@ def _mean_sd(values: np.ndarray, digits: str) -> str:
     if digits == ".2g":
         return f"{mean:.0f} ± {sd:.0f}" if mean >= 10 else f"{mean:.2g} ± {sd:.1g}"
     return f"{mean:{digits}} ± {sd:{digits}}"
+
+
+def _distance(value: float) -> str:
+    if value < ROUNDING:
+        return "0"
+    return f"{value:.0f}" if value >= 10 else f"{value:.2g}"
 
 
 def _markdown(header: list[str], lines: list[list[str]]) -> str:
