@@ -77,7 +77,7 @@ BAD_VALUES: list[tuple[str, Any, str]] = [
     ("links.0.prob", {"name": "by_trait"}, r'prob.trait = "mean_label": unknown trait; allowed: center_mean'),
     ("links.0.prob", True, r"links\[0\].prob = true: must be a number in \[0, 1\], a list"),
     ("links.0.varying", {"name": "sine", "amplitude": 2}, r"links\[0\].varying.amplitude = 2: must be .* in \[0, 1\]"),
-    ("links.0.varying", {"name": "sine", "period": 0}, r"links\[0\].varying.period = 0: must be a finite number > 0"),
+    ("links.0.varying", {"name": "sine", "period": 0}, r"varying.period = 0: must be .* in \[0.001, 1e\+09\]"),
     ("links.0.varying", {"name": "sine", "phase": "odd"}, 'varying.phase = "odd": must be one of "common", "random"'),
     ("links.0.varying", {"name": "sine", "minimum": 2}, r"varying.minimum = 2: must be .* in \[0, 1\]"),
     ("links.0.varying", {"name": "interleaved", "cutoff": -1}, r"varying.cutoff = -1: must be .* in \[0, 1\]"),
@@ -123,6 +123,7 @@ BAD_VALUES: list[tuple[str, Any, str]] = [
     ("algorithms.0.server", True, r"algorithms\[0\].server = true: must be a number > 0 .* or a table with a name"),
     ("algorithms.0.server", {"name": "adm"}, r'unknown server optimiser \(did you mean "adam"'),
     ("algorithms.0.server", {"name": "adam", "beta2": 1}, r"beta2 = 1: must be .* in \[0, 0.999999\]"),
+    ("algorithms", [{"name": "FedYogi"}], r'unknown algorithm \(write name = "fedavg", server = { name = "yogi" }\)'),
     ("algorithms", [{"name": "fedau", "cutoff": -1}], r"cutoff = -1: must be an integer >= 0"),
     ("algorithms", [{"name": "f3ast", "slots": 0}], r"slots = 0: must be an integer >= 1"),
     ("algorithms", [{"name": "f3ast", "beta": 1}], r"beta = 1: must be a finite number > 0 and <= 0.999"),
@@ -138,6 +139,10 @@ BAD_VALUES: list[tuple[str, Any, str]] = [
         r'must be one of "full", "light" .*mean "full"',
     ),
     ("problem.condition", 0.5, r"condition = 0.5: must be a finite number in \[1, 1e\+06\]"),
+    ("links.0", {"name": "leo", "round_seconds": 1e308}, r"round_seconds = 1e\+308: must be .* > 0 and <= 1e\+09"),
+    ("links.0", {"name": "deadline", "client_spread": 1e308}, r"client_spread = 1e\+308: must be .* in \[0, 100\]"),
+    ("links.0.prob", {"name": "by_label", "concentration": 1e308}, r"concentration = 1e\+308: must be .* <= 1e\+06"),
+    ("name", "漢" * 100, "name = .*: must be usable as the name of a folder"),
     ("state_loss", 3, "state_loss = 3: must be a table"),
     ("state_loss", {}, "missing key state_loss.round"),
     ("state_loss", {"round": 12}, "state_loss.round = 12: must be below rounds, 12"),
@@ -323,7 +328,7 @@ def test_paths_start_from_the_file_and_on_the_command_line_from_the_current_fold
     [
         ("learning_rate", 1e-300, "learning_rate = 1e-300: is 0.0 in float32"),
         ("learning_rate", 1e300, "learning_rate = 1e\\+300: is inf in float32"),
-        ("links.0.varying", {"name": "sine", "period": 1e-300}, "varying.period = 1e-300: is 0.0 in float32"),
+        ("algorithms.0.server", 1e-300, "learning_rate = 1e-300: is 0.0 in float32|server = 1e-300: is 0.0 in float32"),
     ],
 )
 def test_a_number_must_survive_the_precision_of_the_run(table, key, value, message):
@@ -331,3 +336,38 @@ def test_a_number_must_survive_the_precision_of_the_run(table, key, value, messa
     set_key(table, "precision", "float32")
     with pytest.raises(ConfigError, match=message):
         run(Experiment.from_table(table))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"links.0.prob": 0.5, "links": 5}, "links = 5: must be one or more tables"),
+        ({"links.1.prob": 0.5}, r"links.1.prob: 1 must be a position from 0 to 0"),
+        ({"algorithms.0.server": 1, "algorithms": []}, r"algorithms = \[\]: must be one or more tables"),
+        ({"links": {"a": {"name": "bernoulli"}}, "links.a.prob": 0.4}, "links = .*: must be one or more tables"),
+    ],
+)
+def test_overrides_that_do_not_fit_together(table, write_toml, changes, message):
+    with pytest.raises(ConfigError, match=message):
+        load_experiment(write_toml(table), changes)
+
+
+def test_an_override_of_a_part_that_the_file_lacks(table, write_toml):
+    del table["links"]
+    with pytest.raises(ConfigError, match=r"links = .*: must be one or more tables"):
+        load_experiment(write_toml(table), {"links.0.prob": 0.5})
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("learning_rate", 1e-39, "learning_rate = 1e-39: is 1.0.*e-39 in float32"),
+        ("algorithms", [{"name": "fedprox", "mu": 1e300}], "mu = 1e\\+300: is inf in float32"),
+        ("links.0", {"name": "gilbert_elliott", "good_to_bad": 1e-50, "bad_to_good": 1e-45}, "both 0 for client 0"),
+    ],
+)
+def test_numbers_that_float32_cannot_hold(table, tmp_path, key, value, message):
+    table["precision"] = "float32"
+    set_key(table, key, value)
+    with pytest.raises(ConfigError, match=message):
+        run(Experiment.from_table(table, tmp_path))

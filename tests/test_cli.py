@@ -37,7 +37,12 @@ def test_shipped_experiments_are_the_published_ones():
     fig3 = shipped["synthetic"]
     assert (fig3.rounds, fig3.local_steps, fig3.batch_size, fig3.minibatch) == (3000, 10, 32, "round")
     assert fig3.learning_rate.options == {"value": 0.005}
-    assert fig3.problem.options == {"num_clients": 150, "alpha": 1.0, "beta": 1.0}
+    assert fig3.problem.options == {
+        "num_clients": 150,
+        "alpha": 1.0,
+        "beta": 1.0,
+        **{"hidden": 0, "weights": "uniform"},
+    }
     assert fig3.links[0].options["prob"].options == {"exponent": 3.0, "draws": 20000, "minimum": 0.1}
 
 
@@ -146,3 +151,11 @@ def test_the_entry_point_is_installed():
     executable = Path(sys.executable).with_name("fedpbc")
     done = subprocess.run([executable, "list"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_trace_that_cannot_be_written_is_a_mistake_of_out(fedpbc, tmp_path):
+    status, out, err = fedpbc("links", "rivals", "--set", "rounds=2", "--out", "a" * 300 + ".csv")
+    assert (status, out) == (2, "")
+    assert err.startswith("error: --out")
+    assert "cannot be written: File name too long" in err
+    assert not list(tmp_path.iterdir())

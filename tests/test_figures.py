@@ -108,3 +108,16 @@ def test_runs_are_compared_side_by_side(table, tmp_path):
     assert labels[:4] == ["slow: fedavg", "slow: fedpbc", "fast: fedavg", "fast: fedpbc"]
     assert len(figure.axes[0].lines) == 8
     assert final_table(runs).columns[0].header == "run"
+
+
+def test_many_methods_are_ranked_and_the_diverged_come_last(table, tmp_path):
+    rates = [0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1e200]
+    methods = [{"label": f"rate {rate:g} $x$", "name": "fedavg", "server": rate} for rate in rates]
+    run(Experiment.from_table(table | {"rounds": 3, "algorithms": [*methods, {"name": "fedpbc"}]}), tmp_path / "run")
+    (ax,) = draw([read_run(tmp_path / "run")]).axes
+    names = [label.get_text() for label in ax.get_yticklabels()]
+    assert len(names) == 9
+    assert names[-1] == "rate 1e+200 $x$ (diverged)"
+    finals = {group["algorithm"]: group["final"]["server_grad_norm"]["mean"] for group in read_run(
+        tmp_path / "run").summary["groups"]}  # fmt: skip
+    assert [finals[name] for name in names[:-1]] == sorted(finals[name] for name in names[:-1])

@@ -224,12 +224,14 @@ def list_() -> None:
 
 
 def _options(factory: Any) -> str:
-    from fedpbc.schema import options_of
+    from fedpbc.schema import choices_of, options_of
 
     shown = []
     for name, option in options_of(factory).items():
         default = "none" if option.default is None else option.default
-        shown.append(name if default is option.empty else f"{name}={default}")
+        choices = [choice for choice in choices_of(option.annotation) if choice != default]
+        others = f" or {', '.join(choices)}" if choices else ""
+        shown.append(name if default is option.empty else f"{name}={default}{others}")
     return ", ".join(shown)
 
 

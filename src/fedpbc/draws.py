@@ -55,7 +55,11 @@ def write_links(experiment: Experiment, links: Component, seed: int, out: Path) 
     """
     if out.suffix not in _WRITERS:
         raise ConfigError(f"--out {out}: must end in one of {', '.join(_WRITERS)}")
-    if not out.parent.is_dir() or out.is_dir():
+    try:
+        fits = out.parent.is_dir() and not out.is_dir()
+    except OSError as error:
+        raise _unwritable(out, error) from None
+    if not fits:
         raise ConfigError(f"--out {out}: must be a file in a folder that exists")
     precision, generator = jax.enable_x64(experiment.precision == "float64"), jax.threefry_partitionable(True)
     with precision, generator, np.errstate(all="ignore"):
@@ -70,9 +74,16 @@ def write_links(experiment: Experiment, links: Component, seed: int, out: Path) 
                 total += int(block.sum())
                 yield block
 
-        with replacing(out) as temporary:
-            _WRITERS[out.suffix](temporary, shape, counted())
+        try:
+            with replacing(out) as temporary:
+                _WRITERS[out.suffix](temporary, shape, counted())
+        except OSError as error:
+            raise _unwritable(out, error) from None
         return Drawn(*shape, total / (shape[0] * shape[1]), has_downlink(process))
+
+
+def _unwritable(out: Path, error: OSError) -> ConfigError:
+    return ConfigError(f"--out {shorten(str(out))}: cannot be written: {error.strerror}")
 
 
 def _write_csv(path: Path, shape: tuple[int, int], blocks: Iterable[np.ndarray]) -> None:

@@ -161,6 +161,7 @@ class Experiment:
             if twice:
                 raise ConfigError(f"{key} = {shorten(values)}: {shorten(twice[0])} stands there twice")
         usable = self.name.strip() and self.name.isprintable() and len(self.name) <= 100
+        usable = usable and len(self.name.encode(errors="replace")) <= 200
         if not usable or re.search(r"[/\\]", self.name) or self.name in (".", ".."):
             raise ConfigError(f"name = {shorten(self.name)}: must be usable as the name of a folder")
         if self.state_loss and self.state_loss["round"] >= self.rounds:
@@ -261,8 +262,11 @@ def _drop_stale_label(table: dict[str, Any], key: str, overrides: Mapping[str, A
     parts = _parts(key)
     if len(parts) < 3 or parts[0] not in ("links", "algorithms") or parts[2] == "label":
         return
-    if not any(_parts(other) == [*parts[:2], "label"] for other in overrides):
-        table[parts[0]][int(parts[1])].pop("label", None)
+    entries = table[parts[0]]
+    here = isinstance(entries, list) and parts[1].isdecimal() and int(parts[1]) < len(entries)
+    entry = entries[int(parts[1])] if here else None
+    if isinstance(entry, dict) and not any(_parts(other) == [*parts[:2], "label"] for other in overrides):
+        entry.pop("label", None)
 
 
 def _locate(source: str | Path) -> tuple[Path, Path]:

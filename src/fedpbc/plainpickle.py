@@ -10,6 +10,8 @@ from collections.abc import Callable
 from pickletools import genops
 from typing import Any
 
+KEY_MAX = 2**60
+"""Larger integers can be chosen to share one hash, which makes a dict of them take quadratic time."""
 MAX_DEPTH = 16
 """Containers within containers; one that holds itself has no end of them."""
 
@@ -35,7 +37,7 @@ _CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
 def load(data: bytes) -> Any:
     """The value of a pickle of protocol 0 to 5. Raises PickleError, one line.
 
-    Dict keys must be int or str, lest a key be costly to hash.
+    Dict keys must be str or int below 2^60, lest a key be costly to hash.
     """
     machine = _Machine()
     try:
@@ -99,8 +101,8 @@ class _Machine:
     def update(self, values: list[Any]) -> None:
         """Put keys and values, in turn, into the dict on top."""
         keys = values[::2]
-        if any(type(key) not in (int, str) for key in keys):
-            raise PickleError("has a dict whose keys are not all int or str")
+        if any(type(key) is not str and not (type(key) is int and abs(key) < KEY_MAX) for key in keys):
+            raise PickleError("has a dict whose keys are not all str or int below 2^60")
         self.top(dict).update(zip(keys, values[1::2], strict=True))
 
     def new_dict(self, values: list[Any]) -> None:

@@ -222,6 +222,7 @@ class _Grid:
             "ms_per_round": 1e3 * times["run_s"] / self.experiment.rounds,
             "num_devices": simulation.plan.num_devices,
             "first_nonfinite_round": simulation.first_nonfinite,
+            "cost": dataclasses.asdict(simulation.inputs.algorithm.cost),
         }
         return CellResult(_join(parts), simulation.models(), info)
 

@@ -56,6 +56,8 @@ class Kind:
     registry: Mapping[str, Callable[..., Any]]
     shorthand: Callable[[Any], dict[str, Any] | None] = lambda value: None
     allowed: str = "a table with a name"
+    elsewhere: Mapping[str, str] = field(default_factory=dict)
+    """Names that somebody may look for here -> how it is written."""
 
 
 PositiveInt = Annotated[int, Range(1, INT_MAX)]
@@ -90,10 +92,13 @@ class Context:
     """The fedpbc.types.Problem, once it is built: links and algorithms see it, the problem does not."""
 
     def number(self, option: str, value: float) -> np.ndarray:
-        """A positive option in the precision of the run. Raises BadOption when it is 0 or infinite there."""
+        """A positive option in the precision of the run. Raises BadOption when it is infinite there, 0 or nearly so.
+
+        Numbers below the smallest normal one count as 0: compilers flush them.
+        """
         with np.errstate(all="ignore"):
             cast = np.asarray(value, self.dtype)
-        if not (np.isfinite(cast) and cast > 0):
+        if not (np.isfinite(cast) and cast >= np.finfo(self.dtype).tiny):
             raise BadOption(option, value, f"is {cast} in {self.dtype}")
         return cast
 
@@ -208,7 +213,10 @@ def bind_component(kind: Kind, value: Any, key: str, base: Path) -> Component:
     name = table["name"]
     if not isinstance(name, str) or name not in kind.registry:
         known = ", ".join(sorted(kind.registry))
-        hint = suggest(name, kind.registry) if isinstance(name, str) else ""
+        hint = ""
+        if isinstance(name, str):
+            written = kind.elsewhere.get(name.lower())
+            hint = f" ({written})" if written else suggest(name, kind.registry)
         raise ConfigError(f"{key}.name = {shorten(name)}: unknown {kind.noun}{hint}; allowed: {known}")
     factory = kind.registry[name]
     rest = {k: v for k, v in table.items() if k != "name"}
@@ -255,6 +263,12 @@ def _unwrap(annotation: Any) -> tuple[Any, Any]:
         kind, extra = typing.get_args(annotation)[:2]
         return kind, extra
     return annotation, None
+
+
+def choices_of(annotation: Any) -> tuple[str, ...]:
+    """The values of an option that has a few; else none."""
+    kind, _ = _unwrap(annotation)
+    return typing.get_args(kind) if typing.get_origin(kind) is Literal else ()
 
 
 def allowed(annotation: Any) -> str:

@@ -34,4 +34,8 @@ ALGORITHMS = Kind(
         "fedpbc": fedpbc,
         "fedpbc_corrected": fedpbc_corrected,
     },
+    elsewhere={
+        name: f'write name = "fedavg", server = {{ name = "{server}" }}'
+        for name, server in {"fedavgm": "momentum", "fedadam": "adam", "fedyogi": "yogi"}.items()
+    },
 )

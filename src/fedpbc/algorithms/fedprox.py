@@ -21,5 +21,8 @@ def fedprox(context: Context, *, mu: NonNegative = 0.1, server: Server | None = 
     0.5
     """
     return weighted(
-        WEIGHTING, server, proximal=np.asarray(mu, context.dtype), needs="the proximal term in local training"
+        WEIGHTING,
+        server,
+        proximal=context.number("mu", mu) if mu else np.zeros((), context.dtype),
+        needs="the proximal term in local training",
     )

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import numpy as np
 from scipy.stats import norm
 
 from fedpbc.links.bernoulli import bernoulli
-from fedpbc.schema import Context, NonNegative, Positive
+from fedpbc.schema import Context, NonNegative, Positive, Range
 from fedpbc.types import LinkProcess
 
 
@@ -17,8 +19,8 @@ def deadline(
     compute: NonNegative = 10.0,
     payload: Positive = 8e6,
     rate: Positive = 1e6,
-    spread: Positive = 0.5,
-    client_spread: NonNegative = 0.5,
+    spread: Annotated[float, Range(above=0, high=100)] = 0.5,
+    client_spread: Annotated[float, Range(0, 100)] = 0.5,
 ) -> LinkProcess:
     """Active when a lognormal round-trip time is below the deadline; independent over rounds and clients.
 

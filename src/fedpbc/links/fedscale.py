@@ -18,7 +18,7 @@ from fedpbc.types import LinkProcess
 
 
 def fedscale(context: Context, *, path: Path, round_seconds: Positive = 60.0) -> LinkProcess:
-    """Active in round t when active[k] <= s <= inactive[k] for some k, s = t round_seconds mod finish_time.
+    """Active in round t when active[k] <= s <= inactive[k], s = t round_seconds mod finish_time (arXiv 2105.11367).
 
     ``path``: FedScale's availability trace, a pickle (any other ending) or the same as .json: client id ->
     {active: [seconds], inactive: [seconds], finish_time: seconds}; other keys are ignored. Pickles are read by a

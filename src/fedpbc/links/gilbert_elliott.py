@@ -27,14 +27,15 @@ class _State(NamedTuple):
 def gilbert_elliott(
     context: Context, *, good_to_bad: Prob, bad_to_good: Prob, good: Success = 1.0, bad: Success = 0.0
 ) -> LinkProcess:
-    """A good and a bad state per client; active with probability ``good`` in the one and ``bad`` in the other.
+    """A good and a bad state; active with probability ``good`` in the one, ``bad`` in the other (Elliott 1963).
 
     Good turns bad with probability a = ``good_to_bad`` a round, bad turns good with b = ``bad_to_good``; the
     chain starts from its stationary law, share of good b / (a + b). A bad spell lasts 1/b rounds on average, the
     state's autocorrelation at lag l is (1 - a - b)^l. Each option is a base probability. Raises BadOption when
     a = b = 0 for some client, whose chain would have no stationary law. Elliott, Bell Syst. Tech. J. 1963.
     """
-    stuck = np.atleast_2d(good_to_bad + bad_to_good)[0] == 0
+    tiny = np.finfo(context.dtype).tiny
+    stuck = np.atleast_2d(good_to_bad + bad_to_good)[0] < tiny
     if np.any(stuck):
         client = int(np.argmax(stuck))
         raise BadOption("good_to_bad", 0.0, f"and bad_to_good are both 0 for client {client}, must not both be")

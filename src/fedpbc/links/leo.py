@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import jax.numpy as jnp
 import numpy as np
 
-from fedpbc.schema import Context, Positive, PositiveInt, Range
+from fedpbc.schema import Context, PositiveInt, Range
 from fedpbc.types import Array, Link, LinkProcess
 
 EARTH_RADIUS = 6378.137
@@ -22,7 +22,7 @@ def leo(
     altitude: Annotated[float, Range(above=0, high=1e6)] = 500.0,
     elevation: Annotated[float, Range(0, 89)] = 10.0,
     satellites: PositiveInt = 1,
-    round_seconds: Positive = 60.0,
+    round_seconds: Annotated[float, Range(above=0, high=1e9)] = 60.0,
 ) -> LinkProcess:
     """Active while a satellite is above the client's horizon, at the time of the round, t round_seconds.
 

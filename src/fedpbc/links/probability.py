@@ -12,7 +12,7 @@ import numpy as np
 
 from fedpbc.errors import BadOption, require_memory
 from fedpbc.files import read_vector
-from fedpbc.schema import Context, Fraction, Kind, Positive, PositiveInt, Range
+from fedpbc.schema import Context, Fraction, Kind, PositiveInt, Range
 
 
 def constant(context: Context, *, value: Fraction) -> np.ndarray:
@@ -95,7 +95,7 @@ def by_label(
     sigma: Annotated[float, Range(0, 1000)] = 10.0,
     high: Fraction = 1.0,
     low: Fraction = 0.5,
-    concentration: Positive = 1.0,
+    concentration: Annotated[float, Range(above=0, high=1e6)] = 1.0,
     minimum: Fraction = 0.02,
 ) -> np.ndarray:
     """Links that depend on the labels: p_i = max(minimum, <label distribution of client i, class weights>).

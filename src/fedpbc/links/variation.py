@@ -45,7 +45,7 @@ def sine(
     context: Context,
     *,
     amplitude: Fraction = 0.4,
-    period: Positive = 40.0,
+    period: Annotated[float, Range(1e-3, 1e9)] = 40.0,
     phase: Literal["common", "random"] = "common",
     minimum: Fraction = 0.0,
 ) -> Variation:
@@ -61,7 +61,7 @@ def interleaved(
     context: Context,
     *,
     amplitude: Fraction = 0.4,
-    period: Positive = 40.0,
+    period: Annotated[float, Range(1e-3, 1e9)] = 40.0,
     phase: Literal["common", "random"] = "common",
     cutoff: Fraction = 0.1,
 ) -> Variation:

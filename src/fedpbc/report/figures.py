@@ -1,4 +1,7 @@
-"""Figures of run directories: one panel per link setting, metric and who computes; seeds as bands."""
+"""Figures of run directories: one panel per link setting, metric and who computes.
+
+Curves with the seeds as bands, or, where there are more methods than colours, a ranking of the last values.
+"""
 
 from __future__ import annotations
 
@@ -29,8 +32,6 @@ TITLES = {
     "test_accuracy_by_client": "test accuracy, mean over clients",
 }
 COMPUTE_TITLES = {"all": "everybody computes", "active": "only active clients compute"}
-MARKERS = ("", "o", "s", "^", "D")
-"""Where there are more methods than colours: the next round of colours has the next marker."""
 MAX_POINTS = 400
 """Points of a curve that are drawn: evenly spaced evaluated rounds."""
 
@@ -94,7 +95,13 @@ def _draw(runs: Sequence[Run]) -> Figure:
         for metric in shown_metrics(runs)
     ]
     series = _series(runs)
-    figure = Figure(figsize=(max(3.3 * len(links), 6.5), 2.7 * len(rows) + 0.9), layout="constrained")
+    if len(series) > len(COLORS):
+        return _draw_ranking(runs, series, links, rows)
+    handles = _legend(series, runs)
+    width = max(3.3 * len(links), 6.5)
+    columns = min(len(handles), max(2, int(width / 3.3)))
+    height = 2.7 * len(rows) + 0.6 + 0.17 * -(-len(handles) // columns)
+    figure = Figure(figsize=(width, height), layout="constrained")
     axes = figure.subplots(len(rows), len(links), squeeze=False, sharex=True, sharey="row")
     for i, (compute, metric) in enumerate(rows):
         for j, label in enumerate(links):
@@ -109,12 +116,62 @@ def _draw(runs: Sequence[Run]) -> Figure:
     figure.suptitle(
         " / ".join(dict.fromkeys(run.name for run in runs)), fontsize=11, fontweight="bold", parse_math=False
     )
-    handles = _legend(series, runs)
-    columns = min(len(handles), max(2, int(figure.get_figwidth() / 3.3)))
     legend = figure.legend(handles=handles, loc="outside lower center", ncols=columns, fontsize=8, frameon=False)
     for text in legend.get_texts():
         text.set_parse_math(False)
     return figure
+
+
+def _draw_ranking(runs: Sequence[Run], series: list[_Series], links: list[str], rows: list[tuple[str, str]]) -> Figure:
+    """More methods than colours: the server's values after the last round, the best method on top of each panel."""
+    shape = len(rows), len(links)
+    figure = Figure(
+        figsize=(max(4.2 * shape[1], 6.5), (0.19 * len(series) + 0.8) * shape[0] + 0.6), layout="constrained"
+    )
+    axes = figure.subplots(*shape, squeeze=False)
+    for (i, j), ax in np.ndenumerate(axes):
+        compute, metric = rows[i]
+        _ranking(ax, series, links[j], compute, metric)
+        ax.set_title(f"{links[j]}, {COMPUTE_TITLES[compute]}", fontsize=9, parse_math=False)
+        ax.set_xlabel(TITLES.get(metric, metric.replace("_", " ")))
+    name = " / ".join(dict.fromkeys(run.name for run in runs))
+    what = "server model after the last round; median and range over the seeds"
+    figure.suptitle(f"{name}: {what}", fontsize=10, fontweight="bold", parse_math=False)
+    return figure
+
+
+def _ranking(ax: Axes, series: list[_Series], links: str, compute: str, metric: str) -> None:
+    found = []
+    for one in series:
+        keys = {"links": links, "algorithm": one.algorithm, "compute": compute}
+        if any(keys.items() <= group.items() for group in one.run.summary["groups"]):
+            last = one.run.curves(links, one.algorithm, compute, f"server_{metric}")[1][:, -1]
+            found.append((one, last if np.all(np.isfinite(last)) else np.full(1, np.nan)))
+    sign = -1 if metric.startswith("test_accuracy") else 1
+    found.sort(key=lambda entry: (np.isnan(entry[1][0]), sign * np.median(entry[1])))
+    for place, (one, last) in enumerate(found):
+        color = one.color if one.color in RESERVED.values() else "0.35"
+        ax.plot([last.min(), last.max()], [place, place], color=color, linewidth=1.2)
+        ax.plot(np.median(last), place, "o", color=color, markersize=4.5)
+    names = [one.name if np.isfinite(last[0]) else f"{one.name} (diverged)" for one, last in found]
+    for tick in ax.set_yticks(range(len(found)), names, fontsize=8):
+        tick.label1.set_parse_math(False)
+    ax.invert_yaxis()
+    if metric in LOGARITHMIC and any(last[0] > 0 for _, last in found):
+        ax.set_xscale("log")
+    ax.grid(True, axis="x", alpha=0.25, linewidth=0.6)
+    ax.spines[["top", "right"]].set_visible(False)
+    ax.tick_params(labelsize=8)
+
+
+def _reserved(run: Run) -> dict[str, str]:
+    """Label -> colour of plain FedAvg and plain FedPBC, whatever they are called here."""
+    found: dict[str, str] = {}
+    for entry in run.experiment["algorithms"]:
+        options = {key: value for key, value in entry.items() if key not in ("name", "label")}
+        if entry["name"] in RESERVED and not options and RESERVED[entry["name"]] not in found.values():
+            found[entry["label"]] = RESERVED[entry["name"]]
+    return found
 
 
 class _Series(NamedTuple):
@@ -124,9 +181,6 @@ class _Series(NamedTuple):
     algorithm: str
     name: str
     color: str
-    marker: str
-    band: bool
-    """Whether the range over the seeds is drawn: not where many methods would cover each other."""
 
 
 def _series(runs: Sequence[Run]) -> list[_Series]:
@@ -134,15 +188,15 @@ def _series(runs: Sequence[Run]) -> list[_Series]:
     for run, label in zip(runs, run_labels(runs), strict=True):
         algorithms = dict.fromkeys(group["algorithm"] for group in run.summary["groups"])
         named += [(run, algorithm, f"{label}: {algorithm}" if label else algorithm) for algorithm in algorithms]
-    reserved = RESERVED if len(runs) == 1 else {}
+    reserved = _reserved(runs[0]) if len(runs) == 1 else {}
     free = [color for color in COLORS if color not in reserved.values()]
     others = [name for _, _, name in named if name not in reserved]
-    looks = {name: (free[i % len(free)], MARKERS[i // len(free) % len(MARKERS)]) for i, name in enumerate(others)}
-    looks |= {name: (color, "") for name, color in reserved.items()}
-    return [_Series(*entry, *looks[entry[2]], band=len(named) <= len(COLORS)) for entry in named]
+    colors = {name: free[i % len(free)] for i, name in enumerate(others)} | reserved
+    return [_Series(*entry, colors[entry[2]]) for entry in named]
 
 
-def _models(run: Run) -> list[str]:
+def models_of(run: Run) -> list[str]:
+    """Which models the experiment's figure shows."""
     return list(run.experiment.get("figure", {}).get("models", STYLES))
 
 
@@ -153,11 +207,11 @@ def _panel(ax: Axes, series: list[_Series], links: str, compute: str, metric: st
         if not any(keys.items() <= group.items() for group in run.summary["groups"]):
             continue
         from_round = run.experiment.get("figure", {}).get("from_round", 0)
-        for model in _models(run):
+        for model in models_of(run):
             rounds, values = run.curves(links, algorithm, compute, f"{model}_{metric}")
             kept = np.flatnonzero(rounds >= from_round) if rounds[-1] > from_round else np.arange(len(rounds))
             kept = kept[np.unique(np.linspace(0, len(kept) - 1, MAX_POINTS).astype(int))]
-            _band(ax, rounds[kept], values[:, kept], one, STYLES[model])
+            _band(ax, rounds[kept], values[:, kept], one.color, STYLES[model])
     if metric in LOGARITHMIC and any(np.any(np.asarray(line.get_ydata()) > 0) for line in ax.lines):
         ax.set_yscale("log")
     ax.grid(True, alpha=0.25, linewidth=0.6)
@@ -165,25 +219,22 @@ def _panel(ax: Axes, series: list[_Series], links: str, compute: str, metric: st
     ax.tick_params(labelsize=8)
 
 
-def _band(ax: Axes, rounds: np.ndarray, values: np.ndarray, one: _Series, style: Any) -> None:
+def _band(ax: Axes, rounds: np.ndarray, values: np.ndarray, color: str, style: Any) -> None:
     """Median over the seeds, and the range over the seeds; rounds that are not finite are left out."""
     finite = np.all(np.isfinite(values), axis=0)
     rounds, values = rounds[finite], values[:, finite]
     if len(rounds) == 0:
         return
-    look: dict[str, Any] = {"color": one.color, "marker": one.marker, "markersize": 4, "markevery": 0.12}
-    ax.plot(rounds, np.median(values, axis=0), linestyle=style, linewidth=1.3, **look)
-    if one.band and len(values) > 1:
-        ax.fill_between(rounds, values.min(axis=0), values.max(axis=0), color=one.color, alpha=0.18, linewidth=0)
+    ax.plot(rounds, np.median(values, axis=0), color=color, linestyle=style, linewidth=1.3)
+    if len(values) > 1:
+        ax.fill_between(rounds, values.min(axis=0), values.max(axis=0), color=color, alpha=0.18, linewidth=0)
 
 
 def _legend(series: list[_Series], runs: Sequence[Run]) -> list[Line2D]:
-    handles = [Line2D([], [], color=one.color, marker=one.marker, markersize=4, label=one.name) for one in series]
-    models = dict.fromkeys(model for run in runs for model in _models(run))
-    handles += [Line2D([], [], color="0.3", linestyle=STYLES[model], label=MODEL_NAMES[model]) for model in models]
+    handles = [Line2D([], [], color=one.color, label=one.name) for one in series]
+    models = dict.fromkeys(model for run in runs for model in models_of(run))
+    if len(models) > 1 or "mean" in models:
+        handles += [Line2D([], [], color="0.3", linestyle=STYLES[model], label=MODEL_NAMES[model]) for model in models]
     if any(len(run.experiment["seeds"]) > 1 for run in runs):
-        if series[0].band:
-            handles.append(Line2D([], [], color="0.6", linewidth=6, alpha=0.4, label="range over seeds (line: median)"))
-        else:
-            handles.append(Line2D([], [], linestyle="", label="line: median over seeds"))
+        handles.append(Line2D([], [], color="0.6", linewidth=6, alpha=0.4, label="range over seeds (line: median)"))
     return handles
