@@ -110,6 +110,14 @@ def test_runs_are_compared_side_by_side(table, tmp_path):
     assert final_table(runs).columns[0].header == "run"
 
 
+def test_a_narrow_table_leaves_the_costs_out(table, tmp_path):
+    run(Experiment.from_table(table | {"rounds": 2}), tmp_path / "run")
+    read = read_run(tmp_path / "run")
+    wide, narrow = ([str(c.header) for c in final_table([read], costs=costs).columns] for costs in (True, False))
+    assert wide[:-3] == narrow
+    assert wide[-3:] == ["gradient steps", "MB up", "MB down"]
+
+
 def test_many_methods_are_ranked_and_the_diverged_come_last(table, tmp_path):
     rates = [0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1e200]
     methods = [{"label": f"rate {rate:g} $x$", "name": "fedavg", "server": rate} for rate in rates]

@@ -93,13 +93,12 @@ def run(
     out = out or Path("runs") / loaded.name
     if str(out) == ".":
         raise ConfigError("--out: must name a folder of its own, not the current one")
-    from fedpbc.report.tables import final_table
     from fedpbc.results import Run
     from fedpbc.runner import run as run_experiment
 
     with _progress(loaded) as progress:
         result = run_experiment(loaded, out, resume=resume, devices=devices, progress=progress)
-    _console().print(final_table([Run(out, loaded.table(), result.summary, {})]))
+    _print_table([Run(out, loaded.table(), result.summary, {})])
     click.echo(f"{out}: figure.png, metrics.csv, summary.json, manifest.json, models/, experiment.toml")
     _report_divergence(result)
 
@@ -250,7 +249,6 @@ def _summary(factory: Any) -> str:
 def report(folders: tuple[Path, ...], out: Path | None) -> None:
     """Redraw the figure of one run, or compare several runs."""
     from fedpbc.report.figures import draw, save, shown_metrics
-    from fedpbc.report.tables import final_table
     from fedpbc.results import read_run
 
     runs = [read_run(folder) for folder in folders]
@@ -260,7 +258,7 @@ def report(folders: tuple[Path, ...], out: Path | None) -> None:
     out.mkdir(parents=True, exist_ok=True)
     stem = "figure" if len(folders) == 1 else "comparison"
     save(draw(runs), out, stem)
-    _console().print(final_table(runs))
+    _print_table(runs)
     click.echo(f"{out}: {stem}.png, {stem}.svg")
 
 
@@ -336,6 +334,14 @@ def _bytes_read(log: Path) -> Iterator[Callable[[int, int], None]]:
             progress.update(task, completed=done, total=total)
 
         yield update
+
+
+def _print_table(runs: Any) -> None:
+    """The final values; on a narrow terminal without the costs, which metrics.csv has."""
+    from fedpbc.report.tables import final_table
+
+    console = _console()
+    console.print(final_table(runs, costs=console.width >= 130))
 
 
 def _console() -> Console:

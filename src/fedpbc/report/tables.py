@@ -14,8 +14,11 @@ from fedpbc.results import Run
 COSTS = ("empty_rounds", "gradient_steps", "bytes_up", "bytes_down")
 
 
-def final_table(runs: Sequence[Run]) -> Table:
-    """One row per links, algorithm and compute; the server's and the mean model's metrics after the last round."""
+def final_table(runs: Sequence[Run], costs: bool = True) -> Table:
+    """One row per links, algorithm and compute; the server's and the mean model's metrics after the last round.
+
+    ``costs``: with gradient steps and bytes, where there is room for them.
+    """
     labels = run_labels(runs)
     title = " / ".join(dict.fromkeys(run.name for run in runs))
     several = any(len(group["seeds"]) > 1 for run in runs for group in run.summary["groups"])
@@ -23,7 +26,11 @@ def final_table(runs: Sequence[Run]) -> Table:
     table = Table(title=Text(f"{title}: after the last round{spread}"), title_justify="left")
     models = ("server", "mean") if any("mean" in models_of(run) for run in runs) else ("server",)
     metrics = [f"{model}_{metric}" for metric in shown_metrics(runs) for model in models]
-    metrics += [name for name in ("consensus_distance", *COSTS) if name != "consensus_distance" or "mean" in models]
+    metrics += [
+        name
+        for name in ("consensus_distance", *COSTS[: None if costs else 1])
+        if name != "consensus_distance" or "mean" in models
+    ]
     metrics = [
         name for name in metrics if all(name in group["final"] for run in runs for group in run.summary["groups"])
     ]
@@ -47,7 +54,8 @@ def final_table(runs: Sequence[Run]) -> Table:
         if "mean" in models
         else ""
     )
-    table.caption += "empty rounds: rounds in which no client was active.\ngradient steps: local steps the method uses."
+    table.caption += "empty rounds: rounds in which no client was active."
+    table.caption += "\ngradient steps: local steps the method uses." if costs else ""
     table.caption_justify = "left"
     return table
 
