@@ -19,7 +19,7 @@ lint: .venv/.ready
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# Regenerates docs/results.md and its figures (about 35 minutes on two idle cores).
+# Regenerates docs/results.md and its figures (about 32 minutes on two idle cores).
 results: .venv/.ready
 	$(BIN)/python docs/make_results.py
 
