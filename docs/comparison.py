@@ -165,7 +165,7 @@ def outcome_table(results: Results, name: str) -> str:
     if name == "synthetic":
         smallest = np.array([smallest_loss(certain.experiment, seed) for seed in certain.experiment.seeds])
         lines.append(["*minimum of F (L-BFGS)*", _mean_sd(smallest, digits)] + [""] * (len(found) - 1))
-    return _markdown(["method", *found], lines)
+    return markdown(["method", *found], lines)
 
 
 def paired_table(results: Results, name: str) -> str:
@@ -181,7 +181,7 @@ def paired_table(results: Results, name: str) -> str:
                 equal = np.maximum(ours, theirs) < ROUNDING
                 wins.append("both 0" if equal.all() else str(int(np.sum((ours < theirs) & ~equal))))
             lines.append([f"{title(method, compute)} better than {rival}", *wins])
-    return _markdown(["", *found], lines)
+    return markdown(["", *found], lines)
 
 
 def cost_table(results: Results) -> str:
@@ -209,15 +209,14 @@ def cost_table(results: Results) -> str:
             ]
         )
     header = ["method", "gradient steps a round", "kB up", "kB down", "models on the server", "on a client", "needs"]
-    return _markdown(header, lines)
+    return markdown(header, lines)
 
 
 def smallest_loss(experiment: Experiment, seed: int) -> float:
     """min F by L-BFGS in float64, with the exact gradient over all training samples."""
     with jax.enable_x64(True):
-        problem = experiment.replace(precision="float64").problem.build(
-            experiment.replace(precision="float64").context(seed)
-        )
+        exact = experiment.replace(precision="float64")
+        problem = exact.problem.build(exact.context(seed))
 
         @jax.jit
         def value_and_gradient(x: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -276,6 +275,7 @@ def _distance(value: float) -> str:
     return f"{value:.0f}" if value >= 10 else f"{value:.2g}"
 
 
-def _markdown(header: list[str], lines: list[list[str]]) -> str:
-    top = ["| " + " | ".join(header) + " |", "|---" + "|---:" * (len(header) - 1) + "|"]
-    return "\n".join(top + ["| " + " | ".join(line) + " |" for line in lines])
+def markdown(header: list[str], rows: list[list[str]]) -> str:
+    """A Markdown table; every column but the first is right-aligned."""
+    lines = ["| " + " | ".join(header) + " |", "|---" + "|---:" * (len(header) - 1) + "|"]
+    return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows])

@@ -16,6 +16,7 @@ from typing import Any
 import comparison
 import jax
 import numpy as np
+from comparison import markdown
 
 import fedpbc
 from fedpbc.experiment import Experiment, load_experiment
@@ -72,12 +73,6 @@ def run_all(runs: Path) -> dict[str, RunResult]:
         results[name] = fedpbc.run(experiment, runs / name, resume=True)
         print(f"{name}: {len(experiment.cells())} runs, {time.perf_counter() - began:.0f} s", flush=True)
     return results
-
-
-def markdown(header: list[str], rows: list[list[str]]) -> str:
-    """A Markdown table; every column but the first is right-aligned."""
-    lines = ["| " + " | ".join(header) + " |", "|---" + "|---:" * (len(header) - 1) + "|"]
-    return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows])
 
 
 def values(result: RunResult, metric: str, row: int = -1, **where: Any) -> np.ndarray:

@@ -14,32 +14,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
-
-Gradient = Callable[[int, np.ndarray, object], np.ndarray]  # (client i, x, sample xi) -> grad l_i(x; xi)
-Sampler = Callable[[int, int, int], object]  # (round t, client i, draw k of the round) -> sample xi
+import oracle
+from oracle import Gradient, Sampler
 
 
 @dataclass
-class State:
+class State(oracle.State):
     """The models after some rounds, and what the method remembers."""
 
-    server: np.ndarray  # x^t
-    clients: list[np.ndarray]  # x_i^t
     extra: dict = field(default_factory=dict)
-
-    @property
-    def mean(self) -> np.ndarray:
-        """The mean of ALL client models."""
-        total = np.zeros_like(self.server)
-        for model in self.clients:
-            total = total + model
-        return total / len(self.clients)
-
-    @property
-    def consensus_distance(self) -> float:
-        """(1/m) sum_i ||x_i - xbar||^2."""
-        mean = self.mean
-        return sum(float(((x - mean) ** 2).sum()) for x in self.clients) / len(self.clients)
 
 
 @dataclass
