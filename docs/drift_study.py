@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from comparison import markdown
 
 import fedpbc
 from fedpbc.engine import Programs
@@ -171,10 +172,8 @@ class Table(NamedTuple):
 
     def markdown(self, corner: str, form: str) -> str:
         """Every column but the first is right-aligned."""
-        lines = [f"| {corner} | " + " | ".join(self.header) + " |", "|---" + "|---:" * len(self.header) + "|"]
-        for label, values in self.rows.items():
-            lines.append(f"| {label} | " + " | ".join(number(value, form) for value in values) + " |")
-        return "\n".join(lines)
+        rows = [[label, *(number(value, form) for value in values)] for label, values in self.rows.items()]
+        return markdown([corner, *self.header], rows)
 
 
 def number(value: float, form: str) -> str:
