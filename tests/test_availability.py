@@ -189,3 +189,11 @@ def test_bad_json_is_refused(tmp_path, text):
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(BadOption, match=r"path = .*nothing.pkl.*: no such file"):
         fedscale(context(2), path=tmp_path / "nothing.pkl")
+
+
+def test_keys_that_could_share_a_hash_are_refused():
+    from fedpbc.plainpickle import PickleError, load
+
+    assert load(pickle.dumps({2**60 - 1: 1})) == {2**60 - 1: 1}
+    with pytest.raises(PickleError, match="int below"):
+        load(pickle.dumps({2**61 - 1: 1}))
