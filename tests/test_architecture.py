@@ -20,7 +20,7 @@ LAYERS = [
     {"errors", "types"},
     {"aggregation", "schema", "files", "theory", "plainpickle"},
     {"algorithms", "links", "problems", "schedules", "local"},
-    {"engine", "experiment"},
+    {"engine", "experiment", "flower"},
     {"results", "draws"},
     {"report"},
     {"audit"},
@@ -57,9 +57,12 @@ def test_every_part_has_a_layer():
     assert {module.split(".")[1] for module in MODULES} - {"experiments"} == set.union(*LAYERS)
 
 
-@pytest.mark.parametrize("modules", ["fedpbc", "fedpbc.theory", "fedpbc.aggregation, fedpbc.algorithms, fedpbc.types"])
+@pytest.mark.parametrize(
+    "modules", ["fedpbc", "fedpbc.theory", "fedpbc.flower", "fedpbc.aggregation, fedpbc.algorithms, fedpbc.types"]
+)
 def test_an_edge_device_needs_no_jax(modules):
-    code = f"import {modules}, sys; assert not [m for m in sys.modules if m.split('.')[0] in ('jax', 'matplotlib')]"
+    heavy = "('jax', 'matplotlib', 'scipy', 'torch', 'ray', 'pandas')"
+    code = f"import {modules}, sys; assert not [m for m in sys.modules if m.split('.')[0] in {heavy}]"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 

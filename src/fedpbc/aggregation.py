@@ -7,6 +7,8 @@ an absent client cannot reach the server (0 * NaN = NaN).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from fedpbc.types import Array
 
 
@@ -40,6 +42,28 @@ def masked_mean(values: Array, mask: Array, otherwise: Array) -> Array:
     count = xp.sum(mask)
     mean = masked_sum(values, mask) / xp.maximum(count, 1).astype(values.dtype)
     return xp.where(count > 0, mean, otherwise)
+
+
+def running_mean(values: Iterable[Array], otherwise: Array) -> Array:
+    """``masked_mean`` of models that come one by one: added up in place, so memory does not grow with their number.
+
+    NumPy only, order of addition = order of arrival. Shapes: each [...], otherwise [...] -> [...], a new array.
+
+    >>> import numpy as np
+    >>> running_mean(iter([np.array([1.0]), np.array([3.0])]), np.zeros(1)).tolist()
+    [2.0]
+    """
+    total, count = otherwise, 0
+    for value in values:
+        if count:
+            total += value
+        else:
+            total = value.copy()
+        count += 1
+    if count:
+        total /= count
+        return total
+    return otherwise.copy()
 
 
 def consensus_distance(clients: Array, mean: Array) -> Array:

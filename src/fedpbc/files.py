@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import os
 import warnings
+import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 
-from fedpbc.errors import BadOption, shorten
+from fedpbc.errors import BadOption, ConfigError, FedpbcError, shorten
 
 
 @contextmanager
@@ -30,6 +32,52 @@ def write_text(path: Path, text: str) -> None:
     """Write a text file, whole or not at all."""
     with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
+
+
+def write_arrays(path: Path, arrays: dict[str, np.ndarray]) -> None:
+    """An .npz that NumPy reads without pickle; the same arrays give the same bytes."""
+    with replacing(path) as temporary, open(temporary, "wb") as file:
+        np.savez(file, allow_pickle=False, **arrays)
+
+
+AGAIN = "delete it to do that run again"
+
+
+def read_arrays(path: Path, remedy: str = AGAIN) -> dict[str, np.ndarray]:
+    """The arrays of an .npz. Raises FedpbcError, which ends with the ``remedy``, when the file is damaged."""
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            return {name: archive[name] for name in archive.files}
+    except (ValueError, EOFError, AttributeError, zipfile.BadZipFile) as error:
+        raise damaged(path, error, remedy) from None
+
+
+def damaged(path: Path, error: Exception, remedy: str = AGAIN) -> FedpbcError:
+    """The error of a file of an unfinished run that cannot be used."""
+    return FedpbcError(f"{path}: is damaged ({error}); {remedy}")
+
+
+class Lock:
+    """A file that one process holds at a time; the lock goes with the process, however it ends."""
+
+    def __init__(self, path: Path, taken: str) -> None:
+        """Take it. Raises ConfigError with the text ``taken`` when another process has it."""
+        self._file: io.TextIOWrapper | None = None
+        try:
+            import fcntl
+        except ImportError:  # not a POSIX system
+            return
+        self._file = open(path, "w")  # noqa: SIM115
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self._file.close()
+            raise ConfigError(taken) from None
+
+    def release(self) -> None:
+        """Let another process take it."""
+        if self._file is not None:
+            self._file.close()
 
 
 def read_matrix(option: str, path: Path) -> np.ndarray:

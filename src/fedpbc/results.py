@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import csv
 import hashlib
-import io
 import itertools
 import json
 import os
 import re
 import shutil
 import tomllib
-import zipfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +25,7 @@ import tomli_w
 
 from fedpbc.errors import ConfigError, FedpbcError, shorten
 from fedpbc.experiment import Cell, CellKey, Experiment
-from fedpbc.files import replacing, write_text
+from fedpbc.files import Lock, damaged, read_arrays, replacing, write_arrays, write_text
 
 KEY_COLUMNS = (*CellKey._fields, "round")
 
@@ -44,26 +42,6 @@ class CellResult:
     """compile_s, run_s, total_s, ms_per_round, num_devices, first_nonfinite_round."""
 
 
-def write_arrays(path: Path, arrays: dict[str, np.ndarray]) -> None:
-    """An .npz that NumPy reads without pickle; the same arrays give the same bytes."""
-    with replacing(path) as temporary, open(temporary, "wb") as file:
-        np.savez(file, allow_pickle=False, **arrays)
-
-
-def read_arrays(path: Path) -> dict[str, np.ndarray]:
-    """The arrays of an .npz. Raises FedpbcError when the file is damaged."""
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            return {name: archive[name] for name in archive.files}
-    except (ValueError, EOFError, AttributeError, zipfile.BadZipFile) as error:
-        raise damaged(path, error) from None
-
-
-def damaged(path: Path, error: Exception) -> FedpbcError:
-    """The error of a file of an unfinished run that cannot be used."""
-    return FedpbcError(f"{path}: is damaged ({error}); delete it to do that run again")
-
-
 _BEFORE_EXPERIMENT = {".lock", "inputs", ".experiment.toml.tmp"}
 """What a run that was killed at its very start may have left: nothing to compare with."""
 
@@ -74,7 +52,7 @@ class RunDirectory:
     def __init__(self, path: Path, experiment: Experiment) -> None:
         self.path, self.experiment = path, experiment
         self.cells = path / "cells"
-        self._lock: io.TextIOWrapper | None = None
+        self._lock: Lock | None = None
 
     @classmethod
     def open(cls, path: Path, experiment: Experiment, resume: bool) -> RunDirectory:
@@ -99,7 +77,7 @@ class RunDirectory:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ConfigError(f"{path}: cannot be created: {error.strerror}") from None
-        run._take_lock()
+        run._lock = Lock(path / ".lock", f"{path}: another run is writing there")
         try:
             if not (path / "experiment.toml").exists():
                 run._write_experiment()
@@ -133,23 +111,10 @@ class RunDirectory:
             _replace_value(table, str(path), f"inputs/{name}")
         write_text(self.path / "experiment.toml", tomli_w.dumps(table))
 
-    def _take_lock(self) -> None:
-        """One writer at a time; the lock goes with the process, however it ends."""
-        try:
-            import fcntl
-        except ImportError:  # not a POSIX system
-            return
-        self._lock = open(self.path / ".lock", "w")  # noqa: SIM115
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            self._lock.close()
-            raise ConfigError(f"{self.path}: another run is writing there") from None
-
     def close(self) -> None:
         """Let another run write to DIR."""
         if self._lock is not None:
-            self._lock.close()
+            self._lock.release()
 
     def checkpoint_path(self, cell: Cell) -> Path:
         """Where the state of a running cell is kept."""

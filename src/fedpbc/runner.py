@@ -20,17 +20,8 @@ from fedpbc import __version__
 from fedpbc.engine import Inputs, Plan, Programs, Simulation, StateLoss
 from fedpbc.errors import ConfigError, require_memory, suggest
 from fedpbc.experiment import Cell, CellKey, Experiment, load_experiment
-from fedpbc.results import (
-    CellResult,
-    RunDirectory,
-    damaged,
-    final_values,
-    pack,
-    read_arrays,
-    summarise,
-    unpack,
-    write_arrays,
-)
+from fedpbc.files import damaged, read_arrays, write_arrays
+from fedpbc.results import CellResult, RunDirectory, final_values, pack, summarise, unpack
 from fedpbc.schema import Context
 from fedpbc.types import Problem
 

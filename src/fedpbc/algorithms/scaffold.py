@@ -67,8 +67,18 @@ def renew(control: Array, controls: Array, update: Array, length: Array, reporte
     >>> c.tolist(), ci.tolist()
     ([1.0], [[2.0], [0.0]])
     """
-    new = select(reported, controls - control - update / length, controls)
-    return control + masked_sum(new - controls, reported) / controls.shape[0], new
+    new = renew_own(control, controls, update, length, reported)
+    return renew_mean(control, new - controls, reported, controls.shape[0]), new
+
+
+def renew_own(control: Array, controls: Array, update: Array, length: Array, reported: Array) -> Array:
+    """c_i+ = c_i - c - Delta_i / (s eta) for those who reported, [m, d]."""
+    return select(reported, controls - control - update / length, controls)
+
+
+def renew_mean(control: Array, change: Array, reported: Array, num_clients: int) -> Array:
+    """c+ = c + (1/m) sum over those who reported of (c_i+ - c_i), [d]."""
+    return control + masked_sum(change, reported) / num_clients
 
 
 def _round(params: dict[str, Array], state: State, round: Round) -> State:

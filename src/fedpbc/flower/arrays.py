@@ -1,0 +1,128 @@
+"""Models as Flower sends them and as NumPy computes with them: read without copying, checked, written back."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from flwr.app import Array, ArrayRecord
+
+from fedpbc.errors import ConfigError, shorten
+
+Model = dict[str, np.ndarray]
+"""A model by the names of its arrays."""
+
+BLOCK = 1 << 14
+"""Columns that a rule over [m, d] is given at once: its temporaries stay in the cache, and small beside the table."""
+
+
+class Refused(Exception):
+    """A reply that cannot be used, and why; its sender counts as inactive in this round."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Names, shapes and types of the arrays of a model, in their order."""
+
+    shapes: dict[str, tuple[int, ...]]
+    dtypes: dict[str, np.dtype]
+
+    @classmethod
+    def of(cls, model: Mapping[str, np.ndarray]) -> Layout:
+        """The layout of ``model``. Raises ConfigError for what cannot be averaged."""
+        if not model:
+            raise ConfigError("initial_arrays: holds no arrays")
+        for name, array in model.items():
+            if array.dtype.kind not in "fiub":
+                where = f"initial_arrays[{shorten(name)}]"
+                raise ConfigError(f"{where}: must be floats, integers or booleans, is {array.dtype}")
+        return cls({name: a.shape for name, a in model.items()}, {name: a.dtype for name, a in model.items()})
+
+    def read(self, record: ArrayRecord) -> Model:
+        """The arrays of ``record`` as read-only views into its bytes. Raises Refused unless they have this layout."""
+        if record.keys() != self.shapes.keys():
+            missing, extra = self.shapes.keys() - record.keys(), record.keys() - self.shapes.keys()
+            found = [f"{word} {', '.join(sorted(map(shorten, names))[:3])}" for word, names in
+                     (("missing", missing), ("unknown", extra)) if names]  # fmt: skip
+            raise Refused(f"arrays differ from the model's: {'; '.join(found)}")
+        model = {name: view(name, record[name]) for name in self.shapes}
+        self.check(model)
+        return model
+
+    def check(self, model: Mapping[str, np.ndarray]) -> None:
+        """Raise Refused unless ``model``, which has the right names, has these shapes and types."""
+        for name, array in model.items():
+            if array.shape != self.shapes[name]:
+                raise Refused(f"array {shorten(name)} has shape {array.shape}, the model's is {self.shapes[name]}")
+            if array.dtype != self.dtypes[name]:
+                raise Refused(f"array {shorten(name)} has type {array.dtype}, the model's is {self.dtypes[name]}")
+
+    def working(self, name: str) -> np.dtype:
+        """The type to compute in: the array's own, float32 for shorter floats, float64 for integers and booleans."""
+        dtype = self.dtypes[name]
+        return np.result_type(dtype, np.float32) if dtype.kind == "f" else np.dtype(np.float64)
+
+    def blocks(self) -> Iterator[tuple[str, slice]]:
+        """Every array, flattened, in pieces of ``BLOCK`` entries."""
+        for name, shape in self.shapes.items():
+            size = int(np.prod(shape))
+            for first in range(0, size, BLOCK):
+                yield name, slice(first, min(first + BLOCK, size))
+
+    def empty(self, *rows: int) -> Model:
+        """Zeros [*rows, size] of every array flattened, in the type to compute in."""
+        return {name: np.zeros((*rows, int(np.prod(s))), self.working(name)) for name, s in self.shapes.items()}
+
+    def flatten(self, model: Mapping[str, np.ndarray]) -> Model:
+        """Every array flattened, in the type to compute in; views where that is the array's own."""
+        return {name: model[name].reshape(-1).astype(self.working(name), copy=False) for name in self.shapes}
+
+    def companion(self) -> Layout:
+        """The layout of what is as large as the model but is no model (control variates): types to compute in."""
+        return Layout(self.shapes, {name: self.working(name) for name in self.shapes})
+
+    def record(self, flat: Mapping[str, np.ndarray]) -> ArrayRecord:
+        """What is sent of a flattened model: shapes and types restored; means of integers rounded to the nearest."""
+        return ArrayRecord({name: Array(self._restore(name, flat[name])) for name in self.shapes})
+
+    def _restore(self, name: str, values: np.ndarray) -> np.ndarray:
+        dtype = self.dtypes[name]
+        rounded = np.rint(values) if dtype.kind in "iub" else values
+        return rounded.astype(dtype, copy=False).reshape(self.shapes[name])
+
+
+def view(name: str, array: Array) -> np.ndarray:
+    """A serialised NumPy array, read where it lies, without a copy. Raises Refused when it is damaged."""
+    if array.stype != "numpy.ndarray":
+        raise Refused(f"array {shorten(name)} is serialised as {shorten(array.stype)}, not as numpy.ndarray")
+    file = io.BytesIO(array.data[:4096])
+    try:
+        version = np.lib.format.read_magic(file)
+        read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, fortran_order, dtype = read_header(file)
+        if dtype.hasobject:
+            raise ValueError("it holds Python objects")
+        values = np.frombuffer(array.data, dtype, offset=file.tell())
+        return values.reshape(shape, order="F" if fortran_order else "C")
+    except (ValueError, TypeError, SyntaxError, EOFError) as error:
+        raise Refused(f"array {shorten(name)} cannot be read: {str(error).splitlines()[0]}") from None
+
+
+def models_of(record: ArrayRecord) -> Model:
+    """The arrays of a record we trust, as read-only views."""
+    return {name: view(name, array) for name, array in record.items()}
+
+
+def sane(model: Mapping[str, np.ndarray]) -> bool:
+    """Whether all values are numbers, small enough that sums and products of a few do not overflow.
+
+    The limit is the 3/4th power of the largest number of the type: 6e28 in float32.
+    """
+    return all(_within(array) for array in model.values() if array.size and array.dtype.kind == "f")
+
+
+def _within(array: np.ndarray) -> bool:
+    limit = float(np.finfo(array.dtype).max) ** 0.75
+    return bool(-limit <= array.min() and array.max() <= limit)

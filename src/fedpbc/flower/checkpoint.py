@@ -1,0 +1,108 @@
+"""What the server must not forget, on disk after every round: killed at any moment, it goes on from the last one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedpbc.errors import ConfigError, shorten
+from fedpbc.files import Lock, read_arrays, replacing, write_arrays, write_text
+from fedpbc.flower.arrays import Model
+
+FORMAT = 1
+Pieces = Mapping[str, Callable[[], Model]]
+"""Name -> how to get these arrays. What a name stands for never changes, so each piece is written once."""
+
+
+class Checkpoint:
+    """``checkpoint.json`` and the arrays it names in ``arrays/*.npz``; the .json is replaced last, in one step."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory, self.arrays = directory, directory / "arrays"
+        self.path = directory / "checkpoint.json"
+        try:
+            self.arrays.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"directory = {shorten(str(directory))}: cannot be created: {error.strerror}") from None
+        self.lock = Lock(directory / ".lock", f"directory = {directory}: another server is writing there")
+
+    def load(self) -> dict[str, Any] | None:
+        """What was saved last, or None. Raises ConfigError when it cannot be read."""
+        if not self.path.is_file():
+            return None
+        try:
+            state = json.loads(self.path.read_text(encoding="utf-8"))
+            if state["format"] != FORMAT:
+                raise ValueError(f"has format {state['format']}, this version reads {FORMAT}")
+        except (ValueError, KeyError, TypeError, OSError) as error:
+            raise ConfigError(f"{self.path}: cannot be read: {error}") from None
+        return state
+
+    def read(self, piece: str) -> Model:
+        """The arrays of one piece. Raises FedpbcError when the file is damaged or gone."""
+        stored = read_arrays(self._file(piece), "restore the directory from a backup, or begin in another")
+        names = json.loads(str(stored.pop("names")))
+        return {name: stored[f"a{i}"] for i, name in enumerate(names)}
+
+    def write(self, piece: str, model: Model) -> None:
+        """Write one piece, unless it is there."""
+        path = self._file(piece)
+        if not path.is_file():
+            arrays = {f"a{i}": array for i, array in enumerate(model.values())}
+            write_arrays(path, {"names": np.array(json.dumps(list(model))), **arrays})
+
+    def save(self, state: dict[str, Any], pieces: Pieces) -> None:
+        """Make ``state`` and its pieces what a new server begins with; what nobody needs any more goes."""
+        for piece, get in pieces.items():
+            if not self._file(piece).is_file():
+                self.write(piece, get())
+        write_text(self.path, json.dumps({"format": FORMAT, **state}) + "\n")
+        keep = {self._file(piece).name for piece in pieces}
+        for path in self.arrays.iterdir():
+            if path.name not in keep:
+                path.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Let another server write here."""
+        self.lock.release()
+
+    def _file(self, piece: str) -> Path:
+        return self.arrays / f"{piece}.npz"
+
+
+class Journal:
+    """A file of JSON lines, one per round, each with its ``round``."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def append(self, line: dict[str, Any]) -> None:
+        """Add a line; it is on disk when this returns to the operating system's satisfaction."""
+        with open(self.path, "a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+
+    def lines(self) -> list[dict[str, Any]]:
+        """All whole lines; one that a kill cut short is left out."""
+        if not self.path.is_file():
+            return []
+        found = []
+        for text in self.path.read_text(encoding="utf-8", errors="replace").splitlines():
+            try:
+                line = json.loads(text)
+            except ValueError:
+                continue
+            if isinstance(line, dict) and isinstance(line.get("round"), int):
+                found.append(line)
+        return found
+
+    def keep_before(self, round: int) -> list[dict[str, Any]]:
+        """Drop the lines of rounds from ``round`` on, which did not come to count; the others."""
+        kept = [line for line in self.lines() if line["round"] < round]
+        if self.path.is_file():
+            with replacing(self.path) as temporary:
+                temporary.write_text("".join(json.dumps(line) + "\n" for line in kept), encoding="utf-8")
+        return kept

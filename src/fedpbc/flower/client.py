@@ -1,0 +1,138 @@
+"""The client's side: a mod around the train function, which stays as it is."""
+
+from __future__ import annotations
+
+import copy
+import time
+from dataclasses import replace
+from typing import cast
+
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from flwr.clientapp.typing import ClientAppCallable
+
+from fedpbc.flower.arrays import Layout, Refused, models_of
+from fedpbc.flower.drift import ClientControl
+from fedpbc.flower.protocol import IDENTIFY, RECORD, SERVER_ROUND, Answer, Order, only_arrays
+
+PROGRESS = "fedpbc.progress"
+"""ArrayRecord of the context's state: the model after the rounds that are done."""
+PROGRESS_OF = "fedpbc.progress-of"
+"""ConfigRecord of the context's state: of which base, from which round, how far."""
+
+
+def fedpbc_mod(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+    """Flower mod for ``@app.train(mods=[fedpbc_mod])``: needed with every strategy of ``fedpbc.flower``.
+
+    It says who the client is, calls the train function once for every round since the client was last heard (with
+    that round's ``server-round``), and sends the last result. The train function must therefore take its learning
+    rate and its samples from ``server-round``, start any momentum anew each call, and return one ArrayRecord with
+    all arrays it was given, of the same shapes and types. Messages of other strategies pass through untouched.
+
+    What it keeps in ``context.state`` is a cache: a client that loses it computes more, and nothing else changes
+    (SCAFFOLD with ``controls = "client"`` excepted, see there).
+    """
+    order = Order.of(message)
+    if order is None:
+        return call_next(message, context)
+    if order.kind == IDENTIFY:
+        return Message(RecordDict({RECORD: ConfigRecord({"client-id": client_id(context)})}), reply_to=message)
+    return _Replay(order, message, context, call_next).reply()
+
+
+def client_id(context: Context) -> str:
+    """The name of this client: ``client-id`` of the node config, else its ``partition-id``, else "" (the node's id)."""
+    for key in ("client-id", "partition-id"):
+        if key in context.node_config:
+            return str(context.node_config[key])
+    return ""
+
+
+class _Replay:
+    """The rounds of one order."""
+
+    def __init__(self, order: Order, message: Message, context: Context, call_next: ClientAppCallable) -> None:
+        self.order, self.message, self.context, self.call_next = order, message, context, call_next
+        self.started = time.monotonic()
+        self.done, self.arrays = self._resume()
+        self.trained = 0
+        self.length = 0.0
+        self.control = ClientControl.of(order, message, context)
+        self.last: Message | None = None
+
+    def reply(self) -> Message:
+        """The reply to the order: the model after round t, or how far it got."""
+        longest = 0.0
+        for round in range(self.done, min(self.order.round + 1, self.order.train_rounds)):
+            begun = time.monotonic()
+            if self.trained and begun - self.started + longest > self.order.budget:
+                return self._unfinished()
+            self.last = self._train(round)
+            if self.last.has_error():
+                return self.last
+            longest = max(longest, time.monotonic() - begun)
+        self.done = self.order.round + 1
+        return self._finished()
+
+    def _train(self, round: int) -> Message:
+        """One call of the train function, as if the server had asked in that round."""
+        message = copy.copy(self.message)
+        content = message.content.copy()
+        config = content.config_records.get(self.order.config_key, ConfigRecord()).copy()
+        config[SERVER_ROUND] = round + 1
+        told = ConfigRecord({"length": 0.0})
+        content[self.order.config_key], content[self.order.arrays_key], content[RECORD] = config, self.arrays, told
+        self.control.prepare(content)
+        message.content = content
+        reply = self.call_next(message, self.context)
+        if not reply.has_error():
+            self._take(reply, self.arrays)
+            self.done, self.trained = round + 1, self.trained + 1
+            self.length += float(cast(float, told["length"]))
+        return reply
+
+    def _take(self, reply: Message, given: ArrayRecord) -> None:
+        """Keep the model that the train function returned. Raises ValueError unless it has the layout it was given."""
+        found = only_arrays(reply)
+        if found is None:
+            raise ValueError("the train function must return exactly one ArrayRecord, with all arrays of the model")
+        try:
+            Layout.of(models_of(given)).read(found[1])
+        except Refused as error:
+            raise ValueError(f"the train function changed the model's layout: {error}") from None
+        self.arrays = found[1]
+
+    def _resume(self) -> tuple[int, ArrayRecord]:
+        """(round to do next, model to do it from): kept progress where it belongs to this order, else the base."""
+        kept, model = self.context.state.get(PROGRESS_OF), self.context.state.get(PROGRESS)
+        if self.order.keep_progress and isinstance(kept, ConfigRecord) and isinstance(model, ArrayRecord):
+            done = cast(int, kept["done"])
+            if (kept["base"], kept["first"]) == (self.order.base, self.order.first) and done <= self.order.round + 1:
+                return done, model
+        return self.order.first, self.message.content.array_records[self.order.arrays_key]
+
+    def _keep(self) -> None:
+        if self.order.keep_progress:
+            self.context.state[PROGRESS] = self.arrays
+            self.context.state[PROGRESS_OF] = ConfigRecord(
+                {"base": self.order.base, "first": self.order.first, "done": self.done}
+            )
+
+    def _answer(self, finished: bool) -> Answer:
+        waiting = self.order.round + 1 - self.done
+        order = self.order
+        return Answer(order.client, order.round, order.base, finished, self.trained, waiting, self.length)
+
+    def _unfinished(self) -> Message:
+        self._keep()
+        return Message(RecordDict({RECORD: self._answer(finished=False).record()}), reply_to=self.message)
+
+    def _finished(self) -> Message:
+        self._keep()
+        content = RecordDict() if self.last is None else self.last.content.copy()
+        for key in list(content.array_records):
+            del content[key]
+        content[self.order.arrays_key] = self.arrays
+        answer = replace(self._answer(finished=True), lost=self.control.lost)
+        self.control.finish(content, self.arrays, self.length)
+        content[RECORD] = answer.record()
+        return Message(content, reply_to=self.message)

@@ -1,0 +1,80 @@
+"""FedPBC on real machines (the paper's Algorithm 2), with the bases held by the server."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from fedpbc.aggregation import running_mean
+from fedpbc.errors import ConfigError, shorten
+from fedpbc.flower.arrays import Model
+from fedpbc.flower.ledger import Reply
+from fedpbc.flower.protocol import Order
+from fedpbc.flower.roster import Client
+from fedpbc.flower.strategy import UnreliableClients
+
+
+class FedPBC(UnreliableClients):
+    """FedPBC: x^(t+1) = mean over A^t of x_i, sent to A^t alone (arXiv 2404.10091, Algorithm 2).
+
+    Nothing is sent at the end of a round. The server remembers for each client the last model it helped to form,
+    x^(v_i), and sends that with the next order; the client replays rounds v_i, ..., t from it. That is Algorithm 2
+    exactly, because what a client does while nobody hears it depends on x^(v_i), its own data and its own samples
+    alone. A client keeps nothing it cannot lose, and a lost message costs time only. Differs from the paper where
+    local training depends on anything else than (model, round, client): see ``fedpbc_mod`` for what is required.
+
+    The mean is uniform: weights by num-examples would make the mixing matrix not doubly stochastic.
+
+    max_catchup: k replays only the latest k missed rounds, from x^(v_i) as before; None: all of them, as in the paper.
+        The mean of all models then depends on the links (docs/catch-up.md shows the price).
+    newcomers: where a client that was never heard goes on from. "start": x^0, as in the paper, where everybody is
+        there from round 0; "now": the latest model, for federations that grow.
+    spill: keep all models but the latest on disk only (needs ``directory``).
+    The other parameters are those of ``UnreliableClients``. Memory beside the replies: two models and the distinct
+    models that clients still go on from, x^0 among them until all ``num_clients`` are known. Raises ConfigError.
+    """
+
+    method = "fedpbc"
+    keeps_base = True
+
+    def __init__(
+        self,
+        *,
+        round_deadline: float,
+        max_catchup: int | None = None,
+        newcomers: Literal["start", "now"] = "start",
+        **options: Any,
+    ) -> None:
+        if max_catchup is not None and max_catchup < 1:
+            raise ConfigError(f"max_catchup = {shorten(max_catchup)}: must be an integer >= 1, or None")
+        if newcomers not in ("start", "now"):
+            raise ConfigError(f'newcomers = {shorten(newcomers)}: must be "start" or "now"')
+        super().__init__(round_deadline=round_deadline, **options)
+        self.max_catchup, self.newcomers, self.from_start = max_catchup, newcomers, newcomers == "start"
+
+    def settings(self) -> dict[str, Any]:
+        """Beside the common ones: max_catchup and newcomers."""
+        return super().settings() | {"max_catchup": self.max_catchup, "newcomers": self.newcomers}
+
+    def welcome(self, client: Client) -> None:
+        """A client that was never met goes on from x^0, or from x^t if newcomers do."""
+        super().welcome(client)
+        if not self.from_start:
+            client.version, client.base = max(self.round, 0), self.bases.latest
+
+    def order(self, client: Client, **fields: Any) -> Order:
+        """Rounds v_i, ..., t, or the latest max_catchup of them."""
+        if self.max_catchup is not None:
+            fields["first"] = max(client.version, self.round + 1 - self.max_catchup)
+        return super().order(client, **fields)
+
+    def rule(self, t: int, replies: list[Reply]) -> Model | None:
+        """x^(t+1) = (1/|A^t|) sum over A^t of x_i; an empty A^t leaves x^t."""
+        if not replies:
+            return None
+        return mean_of_replies(self, replies)
+
+
+def mean_of_replies(strategy: UnreliableClients, replies: list[Reply]) -> Model:
+    """The mean of the replies, array by array, flattened, added in place."""
+    flat = [strategy.layout.flatten(reply.arrays) for reply in replies]
+    return {name: running_mean((model[name] for model in flat), x) for name, x in strategy.flat.items()}

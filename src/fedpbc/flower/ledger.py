@@ -1,0 +1,161 @@
+"""One round: what was asked, what came back, and what of it counts."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, Metadata, MetricRecord, RecordDict
+
+from fedpbc.flower.arrays import Layout, Model, Refused
+from fedpbc.flower.protocol import CHANGE, Answer, Order, only_arrays
+from fedpbc.flower.roster import Client
+
+SPARE_BYTES = 1 << 20
+"""Metrics and configs of a reply may take this much."""
+
+
+@dataclass
+class Asked:
+    """A message to a client."""
+
+    metadata: Metadata
+    """Flower writes the message's id here when it is sent."""
+    order: Order
+    client: Client | None
+    """None: it was asked who it is."""
+    answered: bool = False
+
+
+@dataclass(frozen=True)
+class Reply:
+    """A reply that counts, unless its numbers turn out not to be finite."""
+
+    client: Client
+    arrays: Model
+    answer: Answer
+    content: RecordDict
+    change: Model | None
+    """c_i+ - c_i, where the client keeps c_i."""
+
+
+@dataclass
+class Ledger:
+    """The book of round t."""
+
+    round: int
+    deadline: float
+    """On the monotonic clock."""
+    asked: list[Asked] = field(default_factory=list)
+    replies: dict[str, Reply] = field(default_factory=dict)
+    unfinished: dict[str, Answer] = field(default_factory=dict)
+    """Clients that are still catching up, by name."""
+    refused: list[tuple[str, str]] = field(default_factory=list)
+    failed: list[tuple[str, str]] = field(default_factory=list)
+    """Errors that Flower reports; among them clients whose time was up."""
+    bytes_down: int = 0
+    bytes_up: int = 0
+    started: float = field(default_factory=time.monotonic)
+
+    def sent(self, message: Message, order: Order, client: Client | None) -> Message:
+        """Note that ``message`` goes out."""
+        self.asked.append(Asked(message.metadata, order, client))
+        self.bytes_down += size(message.content)
+        return message
+
+    def busy(self, node: int) -> bool:
+        """Whether something sent to this node is still unanswered."""
+        return any(a.metadata.dst_node_id == node and not a.answered for a in self.asked)
+
+    def tried(self, node: int, kind: str) -> bool:
+        """Whether this node was asked for this already."""
+        return any(a.metadata.dst_node_id == node and a.order.kind == kind for a in self.asked)
+
+    def pending(self) -> list[str]:
+        """Ids of the messages without an answer."""
+        return [a.metadata.message_id for a in self.asked if not a.answered and a.metadata.message_id]
+
+    def match(self, message: Message) -> Asked:
+        """What ``message`` is the answer to. Raises Refused for whatever this round did not ask, or asked once."""
+        found = [a for a in self.asked if a.metadata.message_id == message.metadata.reply_to_message_id]
+        if not found or not found[0].metadata.message_id:
+            raise Refused(f"answers nothing that was asked in round {self.round}")
+        if message.has_content() and message.metadata.src_node_id != found[0].metadata.dst_node_id:
+            raise Refused("answers what another node was asked")
+        if found[0].answered:
+            raise Refused("answers what was answered already")
+        found[0].answered = True
+        return found[0]
+
+    def take(self, asked: Asked, message: Message, layout: Layout) -> None:
+        """Count the reply of a client. Raises Refused unless it is what was asked for."""
+        client = asked.client
+        assert client is not None
+        self.bytes_up += size(message.content)
+        answer = Answer.of(message)
+        if answer is None:
+            raise Refused("has no record of fedpbc: the client app needs @app.train(mods=[fedpbc_mod])")
+        order = asked.order
+        if (answer.client, answer.round, answer.base) != (order.client, order.round, order.base):
+            raise Refused(f"is for client {answer.client!r}, round {answer.round}, which was not asked"[:200])
+        if not answer.finished:
+            self.unfinished[client.name] = answer
+            return
+        if client.name in self.replies:
+            raise Refused("is the second of its client in this round")
+        self.replies[client.name] = self._read(client, answer, message, layout)
+
+    def _read(self, client: Client, answer: Answer, message: Message, layout: Layout) -> Reply:
+        found = only_arrays(message, but=CHANGE)
+        if found is None:
+            raise Refused("must hold one ArrayRecord with all arrays")
+        change = message.content.get(CHANGE)
+        changed = layout.companion().read(change) if isinstance(change, ArrayRecord) else None
+        arrays = layout.read(found[1])
+        if size(message.content) > size_of_arrays(message.content) + SPARE_BYTES:
+            raise Refused(f"has more than {SPARE_BYTES} bytes beside its arrays")
+        return Reply(client, arrays, answer, message.content, changed)
+
+    def refuse(self, who: str, why: str) -> None:
+        """Note a reply that does not count."""
+        self.refused.append((who, why))
+
+    def summary(self, known: int) -> dict[str, Any]:
+        """One line of metrics.jsonl."""
+        trained = [reply.answer.trained for reply in self.replies.values()]
+        return {
+            "round": self.round,
+            "active": len(self.replies),
+            "known": known,
+            "asked": len({a.client.name for a in self.asked if a.client}),
+            "caught_up": sum(max(0, n - 1) for n in trained),
+            "catching_up": {name: answer.waiting for name, answer in self.unfinished.items()},
+            "refused": [{"client": who, "reason": why} for who, why in self.refused],
+            "failed": [{"client": who, "reason": why} for who, why in self.failed],
+            "bytes_down": self.bytes_down,
+            "bytes_up": self.bytes_up,
+            "seconds": round(time.monotonic() - self.started, 4),
+        }
+
+
+def size(content: RecordDict) -> int:
+    """Bytes of the records of a message, about: arrays exactly, numbers at 8 each."""
+    total = size_of_arrays(content)
+    plain: list[ConfigRecord | MetricRecord] = [*content.config_records.values(), *content.metric_records.values()]
+    for record in plain:
+        items: Iterable[tuple[str, Any]] = record.items()
+        total += sum(len(key) + _weight(value) for key, value in items)
+    return total
+
+
+def _weight(value: Any) -> int:
+    if isinstance(value, list):
+        return sum(map(_weight, value))
+    return len(value) if isinstance(value, (str, bytes)) else 8
+
+
+def size_of_arrays(content: RecordDict) -> int:
+    """Bytes of its arrays."""
+    return sum(record.count_bytes() for record in content.array_records.values())

@@ -1,0 +1,213 @@
+"""FedAvg, FedAU, MIFA and FedVARP over the replies: the simulator's rules, given the clients of a deployment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from fedpbc.aggregation import weighted_sum
+from fedpbc.algorithms.fedau import Intervals, init, weights
+from fedpbc.algorithms.fedvarp import surrogate
+from fedpbc.algorithms.mifa import remember
+from fedpbc.errors import ConfigError, shorten
+from fedpbc.flower.arrays import Model
+from fedpbc.flower.checkpoint import Pieces
+from fedpbc.flower.fedpbc import mean_of_replies
+from fedpbc.flower.ledger import Reply
+from fedpbc.flower.strategy import UnreliableClients
+from fedpbc.flower.table import Table, Updates
+from fedpbc.types import Link
+
+
+class FedAvg(UnreliableClients):
+    """FedAvg over the replies: x^(t+1) = mean over A^t of x_i (McMahan et al. 2017; the paper's Algorithm 1).
+
+    Unlike Flower's it does not weight by num-examples: the objective is the uniform mean over clients, as for the
+    other strategies. Biased towards clients that are heard often. Parameters: those of ``UnreliableClients``.
+    """
+
+    method = "fedavg"
+
+    def rule(self, t: int, replies: list[Reply]) -> Model | None:
+        """x^(t+1) = (1/|A^t|) sum over A^t of x_i; an empty A^t leaves x^t."""
+        return mean_of_replies(self, replies) if replies else None
+
+
+class KnownClients(UnreliableClients):
+    """Base of the methods that must know m; ``num_clients`` is required. Raises ConfigError."""
+
+    remembers = True
+
+    def __init__(self, *, round_deadline: float, num_clients: int, **options: Any) -> None:
+        if num_clients is None:
+            raise ConfigError(f"num_clients = None: {self.method} needs the number of clients")
+        super().__init__(round_deadline=round_deadline, num_clients=num_clients, **options)
+        self.m = num_clients
+
+    def updates(self, replies: list[Reply]) -> Updates:
+        """Delta_i = x_i - x^t of the replies, for rules over [m, d]."""
+        return Updates(self.layout, self.flat, {r.client.index: r.arrays for r in replies}, self.m)
+
+
+class FedAU(KnownClients):
+    """x += (1/m) sum over the active of w_i Delta_i, w_i the mean interval between i's rounds (arXiv 2306.03401).
+
+    cutoff: K, an interval ends after K rounds even if the client is still away; 0: never. Server memory: three
+    numbers per client. The other parameters are those of ``UnreliableClients``; ``num_clients`` is required.
+    """
+
+    method = "fedau"
+
+    def __init__(self, *, round_deadline: float, num_clients: int, cutoff: int = 50, **options: Any) -> None:
+        if cutoff < 0:
+            raise ConfigError(f"cutoff = {shorten(cutoff)}: must be an integer >= 0")
+        super().__init__(round_deadline=round_deadline, num_clients=num_clients, **options)
+        self.cutoff = cutoff
+
+    def settings(self) -> dict[str, Any]:
+        """Beside the common ones: cutoff."""
+        return super().settings() | {"cutoff": self.cutoff}
+
+    def begin(self) -> None:
+        """Nobody was away yet."""
+        self.intervals = init(None, self.m, np.float64)
+
+    def rule(self, t: int, replies: list[Reply]) -> Model | None:
+        """The intervals see every round; an empty one leaves x^t."""
+        updates = self.updates(replies)
+        limit = np.int64(self.cutoff or np.iinfo(np.int32).max)
+        self._after, w = weights(limit, self.intervals, Link(updates.reported, updates.reported * 0.0), t)
+        if not replies:
+            return None
+        new = self.layout.empty()
+        for name, block, update in updates.blocks():
+            new[name][block] = self.flat[name][block] + weighted_sum(update, w, updates.reported)
+        return new
+
+    def keep(self, heard: list[Reply]) -> None:
+        """The intervals after this round."""
+        if self.round < self.train_rounds:
+            self.intervals = self._after
+
+    def memory(self) -> dict[str, Any]:
+        """S_i, M_i, w_i."""
+        return {name: values.tolist() for name, values in self.intervals._asdict().items()}
+
+    def recall(self, memory: dict[str, Any]) -> None:
+        """S_i, M_i, w_i as they were."""
+        dtypes = init(None, self.m, np.float64)._asdict()
+        self.intervals = Intervals(**{name: np.array(memory[name], dtypes[name].dtype) for name in dtypes})
+
+
+class MIFA(KnownClients):
+    """x -= (eta_t/m) sum over ALL clients of G_i, their latest update divided by its eta (arXiv 2106.04159).
+
+    learning_rate: eta_t, a number or a function of the round t = 0, 1, ...; the one that the clients use. wait: the
+    server does not move before everybody was heard once. Server memory: m models. The other parameters are those of
+    ``UnreliableClients``; ``num_clients`` is required. Raises ConfigError.
+    """
+
+    method = "mifa"
+
+    def __init__(
+        self,
+        *,
+        round_deadline: float,
+        num_clients: int,
+        learning_rate: float | Callable[[int], float],
+        wait: bool = False,
+        **options: Any,
+    ) -> None:
+        self.learning_rate = learning_rate if callable(learning_rate) else lambda t: learning_rate
+        if not self.learning_rate(0) > 0:
+            raise ConfigError(f"learning_rate = {shorten(self.learning_rate(0))}: must be > 0")
+        super().__init__(round_deadline=round_deadline, num_clients=num_clients, **options)
+        self.wait = wait
+
+    def settings(self) -> dict[str, Any]:
+        """Beside the common ones: wait, and the learning rate of round 0."""
+        return super().settings() | {"wait": self.wait, "learning_rate in round 0": float(self.learning_rate(0))}
+
+    def begin(self) -> None:
+        """G_i = 0."""
+        self.table = Table(self.layout, self.m)
+
+    def rule(self, t: int, replies: list[Reply]) -> Model | None:
+        """G_i anew for i in A^t; x^(t+1) = x^t - (eta_t/m) sum_i G_i, in an empty round too."""
+        updates, eta = self.updates(replies), self.learning_rate(t)
+        new = self.layout.empty()
+        for name, block, update in updates.blocks():
+            rows = self.table.rows[name][:, block]
+            rows[:] = remember(rows, update, rows.dtype.type(eta), updates.reported)
+            new[name][block] = self.flat[name][block] - rows.dtype.type(eta) * np.mean(rows, axis=0)
+        self.table.wrote(t, updates.reported)
+        return new if self.table.heard().all() or not self.wait else None
+
+    def memory(self) -> dict[str, Any]:
+        """When each G_i was made."""
+        return {"table": self.table.state()}
+
+    def pieces(self) -> Pieces:
+        """The G_i."""
+        return self.table.pieces()
+
+    def recall(self, memory: dict[str, Any]) -> None:
+        """The G_i as they were."""
+        assert self.checkpoint is not None
+        self.table = Table.restore(self.layout, self.m, memory["table"], self.checkpoint.read)
+
+
+class FedVARP(KnownClients):
+    """x += eta_g (mean of all latest updates y + mean over A^t of (Delta_i - y_i)) (arXiv 2207.14130).
+
+    server_learning_rate: eta_g. Server memory: m + 1 models. The other parameters are those of
+    ``UnreliableClients``; ``num_clients`` is required. Raises ConfigError.
+    """
+
+    method = "fedvarp"
+
+    def __init__(
+        self, *, round_deadline: float, num_clients: int, server_learning_rate: float = 1.0, **options: Any
+    ) -> None:
+        if not server_learning_rate > 0:
+            raise ConfigError(f"server_learning_rate = {shorten(server_learning_rate)}: must be > 0")
+        super().__init__(round_deadline=round_deadline, num_clients=num_clients, **options)
+        self.server_learning_rate = server_learning_rate
+
+    def settings(self) -> dict[str, Any]:
+        """Beside the common ones: server_learning_rate."""
+        return super().settings() | {"server_learning_rate": self.server_learning_rate}
+
+    def begin(self) -> None:
+        """y_i = 0."""
+        self.table, self.mean = Table(self.layout, self.m), Table(self.layout, 1)
+
+    def rule(self, t: int, replies: list[Reply]) -> Model | None:
+        """x^(t+1) = x^t + eta_g surrogate, then y_i = Delta_i for i in A^t; an empty round leaves all as it is."""
+        if not replies:
+            return None
+        updates = self.updates(replies)
+        new = self.layout.empty()
+        for name, block, update in updates.blocks():
+            rows, mean = self.table.rows[name][:, block], self.mean.rows[name][0, block]
+            step, rows[:], mean[:] = surrogate(rows, mean, update, updates.reported)
+            new[name][block] = self.flat[name][block] + step.dtype.type(self.server_learning_rate) * step
+        self.table.wrote(t, updates.reported)
+        self.mean.wrote(t, np.array([True]))
+        return new
+
+    def memory(self) -> dict[str, Any]:
+        """When each y_i, and their mean, was made."""
+        return {"table": self.table.state(), "mean": self.mean.state()}
+
+    def pieces(self) -> Pieces:
+        """The y_i and their mean."""
+        return {**self.table.pieces(), **self.mean.pieces("mean")}
+
+    def recall(self, memory: dict[str, Any]) -> None:
+        """The y_i and their mean as they were."""
+        assert self.checkpoint is not None
+        self.table = Table.restore(self.layout, self.m, memory["table"], self.checkpoint.read)
+        self.mean = Table.restore(self.layout, 1, memory["mean"], self.checkpoint.read, "mean")

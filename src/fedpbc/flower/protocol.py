@@ -1,0 +1,105 @@
+"""What server and client say to each other beside the model: one ConfigRecord each way, and the names of the records.
+
+The server asks with an ``Order``, the client replies with an ``Answer``. Rounds count from 0 as in the paper; the
+``server-round`` that the train function reads counts from 1 as everywhere in Flower.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Self
+
+from flwr.app import ArrayRecord, ConfigRecord, Message
+
+RECORD = "fedpbc"
+"""The ConfigRecord of an order or an answer."""
+SHIFT = "fedpbc.shift"
+"""The ArrayRecord that is added to the local gradients: c - c_i of SCAFFOLD."""
+CONTROL = "fedpbc.control"
+"""The ArrayRecord of the server's control variate c, for clients that keep their own c_i."""
+CHANGE = "fedpbc.change"
+"""The ArrayRecord c_i+ - c_i, from clients that keep their own c_i."""
+SERVER_ROUND = "server-round"
+"""Key of the config that Flower's strategies send."""
+
+IDENTIFY, TRAIN = "identify", "train"
+FOREVER = 2**62
+"""More rounds than there are."""
+
+
+@dataclass(frozen=True)
+class _Spoken:
+    """A dataclass of plain values that travels as a ConfigRecord."""
+
+    def record(self) -> ConfigRecord:
+        """As it is sent."""
+        return ConfigRecord({key.replace("_", "-"): value for key, value in asdict(self).items()})
+
+    @classmethod
+    def of(cls, message: Message) -> Self | None:
+        """What ``message`` holds, or None: nothing of the kind, or something else by that name."""
+        record = message.content.get(RECORD)
+        if not isinstance(record, ConfigRecord):
+            return None
+        values: dict[str, Any] = {}
+        for field in fields(cls):
+            value = record.get(field.name.replace("_", "-"))
+            if type(value).__name__ != field.type:
+                return None
+            values[field.name] = value
+        return cls(**values)
+
+
+@dataclass(frozen=True)
+class Order(_Spoken):
+    """What a client is asked to do."""
+
+    kind: str
+    """``identify``: say who you are; ``train``."""
+    client: str = ""
+    """Whom the server takes it for."""
+    round: int = 0
+    """t."""
+    first: int = 0
+    """The rounds to train are first, ..., t, from the model that comes with it."""
+    base: str = ""
+    """Names that model: progress kept under another name is worthless."""
+    train_rounds: int = FOREVER
+    """No local steps from this round on (consensus cool-down)."""
+    budget: float = 0.0
+    """Seconds after which no further missed round is begun; the rest is done when asked again."""
+    arrays_key: str = "arrays"
+    config_key: str = "config"
+    keep_progress: bool = False
+    """Keep the result until the next order: a reply that got lost is not computed twice."""
+    needs_length: bool = False
+    """The train function must take its steps through ``drift_correction``."""
+    accepted: int = -1
+    """The latest round whose ``CHANGE`` the server accepted from this client in this epoch; -1: none."""
+    epoch: int = 0
+    """Control variates of other epochs are void."""
+
+
+@dataclass(frozen=True)
+class Answer(_Spoken):
+    """What a client did."""
+
+    client: str
+    round: int
+    base: str
+    finished: bool
+    """All rounds are done; else the deadline was near and the rest is done when asked again: no model comes along."""
+    trained: int
+    """Rounds trained for this answer."""
+    waiting: int
+    """Rounds that are still to do."""
+    length: float = 0.0
+    """Sum of the learning rates of the local steps, as told to ``drift_correction``."""
+    lost: bool = False
+    """The client's control variate is gone, and was not what the server believes."""
+
+
+def only_arrays(message: Message, but: str = "") -> tuple[str, ArrayRecord] | None:
+    """(key, record) of the one ArrayRecord of ``message``, not counting ``but``; None when there is not exactly one."""
+    records = [(key, record) for key, record in message.content.array_records.items() if key != but]
+    return records[0] if len(records) == 1 else None

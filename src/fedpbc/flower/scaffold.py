@@ -1,0 +1,151 @@
+"""SCAFFOLD on real machines: control variates held by the server, or by clients that may lose them."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Literal
+
+import numpy as np
+from flwr.app import ArrayRecord
+
+from fedpbc.aggregation import masked_mean
+from fedpbc.algorithms.scaffold import renew, renew_mean
+from fedpbc.errors import ConfigError, shorten
+from fedpbc.flower.arrays import Model, Refused
+from fedpbc.flower.checkpoint import Pieces
+from fedpbc.flower.ledger import Reply
+from fedpbc.flower.methods import KnownClients
+from fedpbc.flower.protocol import CONTROL, SHIFT, Order
+from fedpbc.flower.roster import Client
+from fedpbc.flower.table import Table
+
+log = logging.getLogger("flwr")
+
+
+class SCAFFOLD(KnownClients):
+    """Local steps along g - c_i + c; x += eta_g mean over A^t of Delta_i (arXiv 1910.06378, option II).
+
+    c_i+ = c_i - c - Delta_i / h_i, h_i the sum of the learning rates of i's local steps; c+ = c + (1/m) sum over A^t
+    of (c_i+ - c_i), over m and not |A^t|, so that c is always the mean of all c_i. The train function takes its
+    steps through ``drift_correction``; a reply of one that does not is refused.
+
+    controls: "server" keeps all c_i (m + 1 models), sends c - c_i, and clients keep nothing. "client": each keeps
+        its own in ``context.state`` and sends the change; the server keeps c and one number per client. A client
+        that lost its c_i (new node, new run) makes the server begin a new epoch: c and all c_i start from 0 again.
+    server_learning_rate: eta_g. The other parameters are those of ``UnreliableClients``; ``num_clients`` is
+        required. Raises ConfigError.
+    """
+
+    method = "scaffold"
+
+    def __init__(
+        self,
+        *,
+        round_deadline: float,
+        num_clients: int,
+        controls: Literal["server", "client"] = "server",
+        server_learning_rate: float = 1.0,
+        **options: Any,
+    ) -> None:
+        if controls not in ("server", "client"):
+            raise ConfigError(f'controls = {shorten(controls)}: must be "server" or "client"')
+        if not server_learning_rate > 0:
+            raise ConfigError(f"server_learning_rate = {shorten(server_learning_rate)}: must be > 0")
+        super().__init__(round_deadline=round_deadline, num_clients=num_clients, **options)
+        self.controls, self.server_learning_rate = controls, server_learning_rate
+
+    def settings(self) -> dict[str, Any]:
+        """Beside the common ones: controls and server_learning_rate."""
+        own = {"controls": self.controls, "server_learning_rate": self.server_learning_rate}
+        return super().settings() | own
+
+    def begin(self) -> None:
+        """c = c_i = 0."""
+        self.control, self.table = Table(self.layout, 1), Table(self.layout, self._num_rows())
+        self.accepted, self.epoch = [-1] * self.m, 0
+        self._sent: tuple[int, ArrayRecord] | None = None
+
+    def _num_rows(self) -> int:
+        return self.m if self.controls == "server" else 0
+
+    def extras(self, client: Client) -> dict[str, ArrayRecord]:
+        """c - c_i, or c where the client has c_i."""
+        if self.round >= self.train_rounds:
+            return {}
+        c = self.control.row(0)
+        if self.controls == "server":
+            own = self.table.row(client.index)
+            return {SHIFT: self.layout.companion().record({name: c[name] - own[name] for name in c})}
+        if self._sent is None or self._sent[0] != self.round:
+            self._sent = self.round, self.layout.companion().record(c)
+        return {CONTROL: self._sent[1]}
+
+    def order(self, client: Client, **fields: Any) -> Order:
+        """One round, through ``drift_correction``."""
+        return super().order(client, accepted=self.accepted[client.index], epoch=self.epoch, **fields)
+
+    def check(self, reply: Reply) -> None:
+        """Raise Refused when the steps were not taken through ``drift_correction``."""
+        if self.round >= self.train_rounds:
+            return
+        length = reply.answer.length
+        if not (0 < length < 1e6):
+            raise Refused(f"reports local steps of total length {length}: its train function must use drift_correction")
+        if self.controls == "client" and reply.change is None:
+            raise Refused("has no change of its control variate")
+
+    def rule(self, t: int, replies: list[Reply]) -> Model | None:
+        """x^(t+1) = x^t + eta_g mean over A^t of Delta_i, and the control variates; an empty A^t leaves all."""
+        if not replies:
+            return None
+        updates = self.updates(replies)
+        length = np.ones((self.m, 1))
+        length[[reply.client.index for reply in replies], 0] = [reply.answer.length for reply in replies]
+        new = self.layout.empty()
+        for name, block, update in updates.blocks():
+            zero = np.zeros_like(update[0])
+            step = masked_mean(update, updates.reported, otherwise=zero)
+            new[name][block] = self.flat[name][block] + step.dtype.type(self.server_learning_rate) * step
+            if self.controls == "server":
+                c, rows = self.control.rows[name][0, block], self.table.rows[name][:, block]
+                c[:], rows[:] = renew(c, rows, update, length.astype(rows.dtype), updates.reported)
+        if self.controls == "server":
+            self.table.wrote(t, updates.reported)
+            self.control.wrote(t, np.array([True]))
+        return new
+
+    def keep(self, heard: list[Reply]) -> None:
+        """Where clients keep c_i: c from their changes, or a new epoch when one of them lost it."""
+        if self.controls == "server" or not heard or self.round >= self.train_rounds:
+            return
+        lost = [reply.client.name for reply in heard if reply.answer.lost]
+        if lost:
+            log.info("round %d: %s lost the control variate; all start from 0 again", self.round + 1, ", ".join(lost))
+            self.epoch, self.accepted = self.epoch + 1, [-1] * self.m
+            self.control.clear()
+            return
+        changes = [self.layout.flatten(reply.change) for reply in heard if reply.change is not None]
+        for name, block in self.layout.blocks():
+            c, change = self.control.rows[name][0, block], np.stack([model[name][block] for model in changes])
+            c[:] = renew_mean(c, change, np.ones(len(change), bool), self.m)
+        self.control.wrote(self.round, np.array([True]))
+        for reply in heard:
+            self.accepted[reply.client.index] = self.round
+
+    def memory(self) -> dict[str, Any]:
+        """What was accepted when, and the names of c and the c_i."""
+        tables = {"control": self.control.state(), "table": self.table.state()}
+        return {"accepted": self.accepted, "epoch": self.epoch, **tables}
+
+    def pieces(self) -> Pieces:
+        """c and the c_i."""
+        return {**self.control.pieces("control"), **self.table.pieces()}
+
+    def recall(self, memory: dict[str, Any]) -> None:
+        """All as it was."""
+        assert self.checkpoint is not None
+        self.begin()
+        self.accepted, self.epoch = list(memory["accepted"]), memory["epoch"]
+        read = self.checkpoint.read
+        self.control = Table.restore(self.layout, 1, memory["control"], read, "control")
+        self.table = Table.restore(self.layout, self._num_rows(), memory["table"], read)

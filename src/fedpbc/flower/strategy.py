@@ -1,0 +1,479 @@
+"""What every strategy does around its rule: whom it asks what, which replies count, and what is kept."""
+
+from __future__ import annotations
+
+import logging
+import time
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import FedAvg as FlowerFedAvg
+from flwr.serverapp.strategy import Result
+
+from fedpbc.errors import ConfigError, shorten
+from fedpbc.flower.arrays import Layout, Model, Refused, models_of, sane
+from fedpbc.flower.bases import Bases
+from fedpbc.flower.checkpoint import Checkpoint, Journal, Pieces
+from fedpbc.flower.ledger import Ledger, Reply
+from fedpbc.flower.protocol import FOREVER, IDENTIFY, RECORD, SERVER_ROUND, TRAIN, Order
+from fedpbc.flower.roster import Client, Roster
+
+log = logging.getLogger("flwr")
+
+NOT_FINITE = "holds a value that is not finite, or huge"
+BUDGET = 0.75
+"""Share of the deadline in which a client begins to replay further missed rounds."""
+
+
+class UnreliableClients(FlowerFedAvg):
+    """Base of the strategies: every client is asked every round, and A^t are those heard before the deadline.
+
+    round_deadline: seconds until a round closes; the time-to-live of its messages, so nobody works through old ones.
+    num_clients: m. Needed where the rule divides by m or keeps something per client; else it is not.
+    directory: checkpoint, participation.jsonl and metrics.jsonl; a new server goes on from there. None: nothing kept.
+    cooldown: the last so many rounds are without local steps, so that mixing brings the models together.
+    poll_interval: seconds between two looks for replies, 0.1 to 0.5 in a deployment.
+    min_available_nodes: clients to wait for at the start, and only there.
+    options: fraction_evaluate, min_evaluate_nodes, weighted_by_key (for metrics alone: models are never weighted by
+    it), arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_fn, as in Flower's FedAvg.
+    Raises ConfigError for values that are not allowed, fraction_train below 1 among them.
+    """
+
+    method: ClassVar[str]
+    """Name in logs and checkpoints."""
+    keeps_base: ClassVar[bool] = False
+    """A client goes on from the last model it helped to form, not from the latest."""
+    from_start: bool = True
+    """A client that was never met goes on from x^0."""
+    remembers: ClassVar[bool] = False
+    """The rule keeps what clients sent, so that all of it is looked through for NaN before, not the mean after."""
+
+    def __init__(
+        self,
+        *,
+        round_deadline: float,
+        num_clients: int | None = None,
+        directory: str | Path | None = None,
+        cooldown: int = 0,
+        poll_interval: float = 0.2,
+        spill: bool = False,
+        **options: Any,
+    ) -> None:
+        _require("round_deadline", round_deadline, round_deadline > 0, "a number of seconds > 0")
+        _require("num_clients", num_clients, num_clients is None or num_clients >= 1, "an integer >= 1, or None")
+        _require("cooldown", cooldown, cooldown >= 0, "an integer >= 0")
+        _require("poll_interval", poll_interval, 0 < poll_interval <= round_deadline, "> 0 and <= round_deadline")
+        _require("spill", spill, not spill or directory is not None, "False without a directory")
+        fraction = options.get("fraction_train", 1.0)
+        _require("fraction_train", fraction, fraction == 1.0, "1.0: every client is asked every round")
+        super().__init__(**options)
+        self.round_deadline, self.poll_interval, self.cooldown = round_deadline, poll_interval, cooldown
+        self.num_clients, self.directory, self.spill = num_clients, Path(directory) if directory else None, spill
+        self.min_available_nodes = max(self.min_available_nodes, self.min_train_nodes)
+        self.checkpoint: Checkpoint | None = None
+        self.train_rounds = FOREVER
+        self.round = -1
+        """The latest round that was begun; -1 before the start."""
+        self.own_loop = False
+        """Our ``start`` runs the rounds, not Flower's."""
+
+    @property
+    def arrays(self) -> ArrayRecord:
+        """x^t as it is sent."""
+        return self.bases.get(self.bases.latest)
+
+    # What a method adds.
+
+    @abstractmethod
+    def rule(self, t: int, replies: list[Reply]) -> Model | None:
+        """x^(t+1), flattened, from the replies of round t, in the order of clients; None: it stays x^t.
+
+        May be called again with fewer replies, when the result is not finite. Not called in a cool-down, unless
+        clients go on from their own base.
+        """
+
+    def keep(self, heard: list[Reply]) -> None:
+        """The replies that the last call of ``rule`` was given count: take over what it prepared for later rounds."""
+
+    def begin(self) -> None:
+        """Set up what the rule keeps; ``self.layout`` and ``self.flat`` (x^0) are there."""
+
+    def extras(self, client: Client) -> dict[str, ArrayRecord]:
+        """What this client is sent beside the model."""
+        return {}
+
+    def order(self, client: Client, **fields: Any) -> Order:
+        """What this client is asked to do in this round."""
+        return Order(TRAIN, client.name, round=self.round, **fields)
+
+    def check(self, reply: Reply) -> None:
+        """Raise Refused for a reply the rule cannot use."""
+
+    def settings(self) -> dict[str, Any]:
+        """What must be the same when a checkpoint is taken up again; plain values."""
+        return {"num_clients": self.num_clients, "cooldown": self.cooldown}
+
+    def memory(self) -> dict[str, Any]:
+        """What the rule keeps, as far as it is small: plain values."""
+        return {}
+
+    def pieces(self) -> Pieces:
+        """What the rule keeps, as far as it is large; a piece is never changed under the same name."""
+        return {}
+
+    def recall(self, memory: dict[str, Any]) -> None:
+        """Take ``memory`` and ``pieces`` of a checkpoint up again."""
+
+    # Begin and go on.
+
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int = 3,
+        timeout: float = 3600,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+    ) -> Result:
+        """Run rounds 1..num_rounds, or those that a checkpoint in ``directory`` left to do; see ``fedpbc.flower.loop``.
+
+        As Flower's own, which works too (``Strategy.start(strategy, grid, ...)``, without resuming and cool-down),
+        but a round closes at its deadline whatever ``timeout`` says, and clients that appear during a round are asked.
+        Raises ConfigError when the checkpoint belongs to other settings or another model.
+        """
+        from fedpbc.flower.loop import run
+
+        self.own_loop = True
+        return run(self, grid, initial_arrays, num_rounds, train_config, evaluate_config, evaluate_fn)
+
+    def prepare(self, initial: ArrayRecord, train_rounds: int = FOREVER) -> int:
+        """Begin with x^0, or go on from the checkpoint; the number of rounds that are done. Raises ConfigError."""
+        model = models_of(initial)
+        self.layout = Layout.of(model)
+        if not sane(model):
+            raise ConfigError("initial_arrays: hold a value that is not finite, or huge")
+        if self.directory is not None and self.checkpoint is None:
+            self.checkpoint = Checkpoint(self.directory)
+        self.train_rounds = train_rounds
+        self.roster, self.bases = Roster(self.num_clients), Bases(self.checkpoint, self.spill)
+        self.participation = self._journal("participation.jsonl")
+        self.metrics, self.evaluations = self._journal("metrics.jsonl"), self._journal("evaluation.jsonl")
+        saved = self.checkpoint.load() if self.checkpoint is not None else None
+        if saved is None:
+            self.flat = self.layout.flatten(model)
+            self.first_base, self.round = self.bases.add(initial), -1
+            self.begin()
+            self._save()
+        else:
+            self._resume(saved)
+        for journal in (self.participation, self.metrics, self.evaluations):
+            if journal is not None:
+                journal.keep_before(self.round + 1)
+        return self.round + 1
+
+    def close(self) -> None:
+        """Let another server write to ``directory``."""
+        if self.checkpoint is not None:
+            self.checkpoint.close()
+            self.checkpoint = None
+
+    def _journal(self, name: str) -> Journal | None:
+        return None if self.directory is None else Journal(self.directory / name)
+
+    def _settings(self) -> dict[str, Any]:
+        shapes = {name: [str(self.layout.dtypes[name]), *shape] for name, shape in self.layout.shapes.items()}
+        rounds = {"num_rounds - cooldown": self.train_rounds} if self.cooldown else {}
+        return {"strategy": self.method, **self.settings(), **rounds, "arrays": shapes}
+
+    def _resume(self, saved: dict[str, Any]) -> None:
+        now = self._settings()
+        for key in now.keys() | saved["settings"].keys():
+            if now.get(key) != saved["settings"].get(key):
+                was, new = saved["settings"].get(key), now.get(key)
+                what = f"{key} was {shorten(was)}, is {shorten(new)}"
+                raise ConfigError(f"directory = {self.directory}: belongs to another federation: {what}")
+        self.round, self.first_base = saved["rounds"] - 1, saved["first_base"]
+        self.roster.restore(saved["clients"])
+        self.bases.restore(saved["bases"], saved["latest"])
+        self.flat = self.layout.flatten(self.bases.model(self.bases.latest))
+        self.recall(saved["memory"])
+
+    def _save(self) -> None:
+        if self.checkpoint is None:
+            return
+        state = {
+            "settings": self._settings(), "rounds": self.round + 1, "clients": self.roster.state(),
+            "bases": self.bases.names(), "latest": self.bases.latest, "first_base": self.first_base,
+            "memory": self.memory(),
+        }  # fmt: skip
+        models = {name: lambda name=name: self.bases.model(name) for name in self.bases.names()}
+        self.checkpoint.save(state, {**models, **self.pieces()})
+
+    # A round.
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Messages to all clients that are online; nodes we have not met are asked who they are.
+
+        Under Flower's own loop the first round waits here for ``min_available_nodes`` clients.
+        """
+        if server_round == 1 and not self.own_loop:
+            self._begin_stock(arrays, grid)
+        self.open(server_round - 1, config.copy())
+        groups = self.ask(grid)
+        if self.own_loop and self.spill:  # the others follow one by one, so that one spilled model at a time is read
+            return next(groups, [])
+        return [message for group in groups for message in group]
+
+    def _begin_stock(self, arrays: ArrayRecord, grid: Grid) -> None:
+        """Under Flower's own loop nothing was prepared."""
+        from fedpbc.flower.loop import gather
+
+        if self.cooldown:
+            raise ConfigError(f"cooldown = {self.cooldown}: needs the start() of this strategy")
+        if self.prepare(arrays) > 0:
+            raise ConfigError(f"directory = {self.directory}: holds a checkpoint, go on with start() of this strategy")
+        gather(self, grid)
+
+    def open(self, t: int, config: ConfigRecord) -> None:
+        """Begin round t."""
+        self.round, self.config = t, config
+        self.ledger = Ledger(t, time.monotonic() + self.round_deadline)
+
+    def ask(self, grid: Grid, identify_only: bool = False) -> Iterator[list[Message]]:
+        """Messages to the nodes that are online and were not asked yet, those with the same arrays together."""
+        self._keys = {node.node_id: node.public_key.hex() for node in grid.get_nodes()}
+        unknown = [n for n in self._keys if self.roster.unknown(n) and not self.ledger.tried(n, IDENTIFY)]
+        groups: dict[str, list[Client]] = {}
+        for node in [] if identify_only else self._keys:
+            client = self.roster.at(node)
+            if client is not None and not self.ledger.tried(node, TRAIN):
+                groups.setdefault(client.base, []).append(client)
+        ttl = max(1.0, self.ledger.deadline - time.monotonic())
+        if unknown:
+            yield [self._identify(node, ttl) for node in unknown]
+        for clients in groups.values():
+            yield [self._train(client, ttl) for client in clients]
+
+    def _identify(self, node: int, ttl: float) -> Message:
+        order = Order(IDENTIFY)
+        content = RecordDict({RECORD: order.record()})
+        return self.ledger.sent(Message(content, node, MessageType.TRAIN, ttl=ttl), order, None)
+
+    def _train(self, client: Client, ttl: float) -> Message:
+        if not self.keeps_base:
+            client.version, client.base = self.round, self.bases.latest
+        order = self.order(
+            client,
+            first=client.version,
+            base=client.base,
+            train_rounds=self.train_rounds,
+            budget=BUDGET * ttl,
+            arrays_key=self.arrayrecord_key,
+            config_key=self.configrecord_key,
+            keep_progress=self.keeps_base,
+        )
+        config = self.config.copy()
+        config[SERVER_ROUND] = self.round + 1
+        content = RecordDict(
+            {
+                self.arrayrecord_key: self.bases.get(client.base),
+                self.configrecord_key: config,
+                RECORD: order.record(),
+                **self.extras(client),
+            }
+        )
+        return self.ledger.sent(Message(content, client.node, MessageType.TRAIN, ttl=ttl), order, client)
+
+    def receive(self, message: Message) -> None:
+        """Count one reply, or refuse it and say why in the log."""
+        who = f"node {message.metadata.src_node_id}"
+        try:
+            asked = self.ledger.match(message)
+            if asked.client is not None:
+                who = asked.client.name
+            if message.has_error():
+                self.ledger.failed.append((who, _first_line(message.error.reason)))
+            elif asked.client is None:
+                self._meet(message)
+            else:
+                self.ledger.take(asked, message, self.layout)
+                reply = self.ledger.replies.get(who)
+                if reply is not None:
+                    self._accept(reply)
+        except Refused as refused:
+            self._refuse(who, str(refused))
+
+    def introduces(self, message: Message) -> bool:
+        """Whether ``message`` says who lives in a node."""
+        asked_id = message.metadata.reply_to_message_id
+        return any(a.metadata.message_id == asked_id and a.client is None for a in self.ledger.asked)
+
+    def _accept(self, reply: Reply) -> None:
+        try:
+            self.check(reply)
+            if self.remembers and not sane(reply.arrays | (reply.change or {})):
+                raise Refused(NOT_FINITE)
+        except Refused:
+            del self.ledger.replies[reply.client.name]
+            raise
+
+    def _refuse(self, who: str, why: str) -> None:
+        self.ledger.refuse(who, why)
+        log.warning("round %d: reply of %s refused: %s", self.round + 1, who, why)
+
+    def _meet(self, message: Message) -> None:
+        record = message.content.get(RECORD)
+        name = record.get("client-id") if isinstance(record, ConfigRecord) else None
+        node = message.metadata.src_node_id
+        if not isinstance(name, str) or len(name) > 256:
+            raise Refused("does not say who it is: the client app needs @app.train(mods=[fedpbc_mod])")
+        client, new = self.roster.meet(node, name, self._keys.get(node, ""))
+        if client is not None and new:
+            self.welcome(client)
+
+    def welcome(self, client: Client) -> None:
+        """A client that was never met: where it goes on from. A client of the paper is there from round 0."""
+        client.version, client.base = 0, self.first_base
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Close the round: x^(t+1) from the replies that count, then checkpoint and logs.
+
+        (None, metrics) when the model stays as it is.
+        """
+        for message in replies:
+            self.receive(message)
+        new, heard = self._form()
+        self.keep(heard)
+        if new is not None:
+            self.flat = new
+            self.bases.add(self.layout.record(new))
+            self.flat = self.layout.flatten(self.bases.model(self.bases.latest))
+        for reply in heard:
+            reply.client.version, reply.client.base = self.round + 1, self.bases.latest
+        self.bases.retain(self._needed())
+        metrics = self._aggregate_metrics(heard)
+        self._write(heard, metrics)
+        self._save()
+        return None if new is None else self.arrays, metrics
+
+    def _form(self) -> tuple[Model | None, list[Reply]]:
+        """(x^(t+1), the replies it is made of): NaN is looked for in the result first, then for who sent it."""
+        while True:
+            replies = sorted(self.ledger.replies.values(), key=lambda reply: reply.client.index)
+            if self.round >= self.train_rounds and not self.keeps_base:
+                return None, replies
+            new = self.rule(self.round, replies)
+            if new is None or sane(new):
+                return new, replies
+            bad = [reply for reply in replies if not sane(reply.arrays)]
+            for reply in bad or replies:
+                del self.ledger.replies[reply.client.name]
+                self._refuse(reply.client.name, NOT_FINITE if bad else "the new model would not be finite")
+            if not replies:
+                log.warning("round %d: the new model would not be finite; it stays as it was", self.round + 1)
+                return None, []
+
+    def _needed(self) -> set[str]:
+        """The models that somebody goes on from; x^0 as long as a client may come that was never met."""
+        if not self.keeps_base:
+            return set()
+        bases = {client.base for client in self.roster.clients.values()}
+        return bases if self.roster.is_full() or not self.from_start else bases | {self.first_base}
+
+    def _aggregate_metrics(self, heard: list[Reply]) -> MetricRecord | None:
+        return self._averaged([reply.content for reply in heard], self.train_metrics_aggr_fn)
+
+    def _averaged(
+        self, contents: list[RecordDict], average: Callable[[list[RecordDict], str], MetricRecord]
+    ) -> MetricRecord | None:
+        """Mean over the replies that have ``weighted_by_key``; None without any, or when they do not go together."""
+        usable = []
+        for content in contents:
+            records = list(content.metric_records.values())
+            weight = records[0].get(self.weighted_by_key) if len(records) == 1 else None
+            if isinstance(weight, (int, float)) and weight > 0:
+                usable.append(RecordDict({"metrics": records[0]}))
+        if not usable:
+            return None
+        try:
+            return average(usable, self.weighted_by_key)
+        except Exception as error:
+            log.warning("round %d: metrics of the clients were not averaged: %s", self.round + 1, error)
+            return None
+
+    def _write(self, heard: list[Reply], metrics: MetricRecord | None) -> None:
+        """One line for the log, one each for the journals."""
+        self.summary_line = self.ledger.summary(len(self.roster)) | {"bases": len(self.bases.names())}
+        log.info("round %d: %s", self.round + 1, describe(self.summary_line))
+        if self.participation is not None and self.metrics is not None:
+            names = [reply.client.name for reply in heard]
+            self.participation.append({"round": self.round, "clients": names})
+            self.metrics.append(self.summary_line | {"train": dict(metrics) if metrics else {}})
+
+    # Evaluation.
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """The latest model to ``fraction_evaluate`` of the clients heard in this round, at least min_evaluate_nodes.
+
+        Only those that were just heard: evaluation does not wait for clients that are away.
+        """
+        if self.fraction_evaluate == 0.0:
+            return []
+        heard = [reply.client.node for reply in self.ledger.replies.values()]
+        wanted = max(round(self.fraction_evaluate * len(heard)), self.min_evaluate_nodes)
+        config = config.copy()
+        config[SERVER_ROUND] = server_round
+        content = RecordDict({self.arrayrecord_key: arrays, self.configrecord_key: config})
+        chosen = _spread(heard, wanted, server_round)
+        return [Message(content, node, MessageType.EVALUATE, ttl=self.round_deadline) for node in chosen]
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        """Mean of the metrics, weighted by ``weighted_by_key``."""
+        contents = [message.content for message in replies if message.has_content()]
+        return self._averaged(contents, self.evaluate_metrics_aggr_fn)
+
+    def summary(self) -> None:
+        """Say in the log what will be done."""
+        log.info("\t├──> Rounds close after %g s; every client is asked every round", self.round_deadline)
+        log.info("\t├──> Wait for %d clients at the start", self.min_available_nodes)
+        log.info("\t└──> %s", f"Kept in {self.directory}" if self.directory else "Nothing is kept: no directory given")
+
+
+def describe(line: dict[str, Any]) -> str:
+    """The numbers of a round in words."""
+    parts = [f"{line['active']} of {line['known']} clients active"]
+    for key, word in (("caught_up", "missed rounds caught up"), ("catching_up", "still catching up"),
+                      ("refused", "refused"), ("failed", "without a reply")):  # fmt: skip
+        count = line[key] if isinstance(line[key], int) else len(line[key])
+        if count:
+            parts.append(f"{count} {word}")
+    return ", ".join([*parts, f"{line['seconds']:.1f} s"])
+
+
+def _require(key: str, value: Any, allowed: bool, what: str) -> None:
+    if not allowed:
+        raise ConfigError(f"{key} = {shorten(value)}: must be {what}")
+
+
+def _first_line(text: str | None) -> str:
+    lines = [line for line in (text or "").splitlines() if line.strip()]
+    return lines[-1].strip()[:200] if lines else "no reason given"
+
+
+def _spread(nodes: list[int], wanted: int, turn: int) -> list[int]:
+    """``wanted`` of the nodes, others in every round."""
+    if wanted >= len(nodes):
+        return nodes
+    first = (turn * wanted) % len(nodes)
+    return (nodes + nodes)[first : first + wanted]

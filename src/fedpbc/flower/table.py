@@ -1,0 +1,81 @@
+"""Rules over [m, d] on a server: tables with a row per client, gone through block by block."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+
+import numpy as np
+
+from fedpbc.flower.arrays import Layout, Model
+from fedpbc.flower.checkpoint import Pieces
+
+
+class Updates:
+    """Delta_i = x_i - x^t of the clients that were heard, as the rules want them: [m, b] for b columns at a time."""
+
+    def __init__(self, layout: Layout, server: Model, replies: Mapping[int, Model], num_clients: int) -> None:
+        self.layout, self.server, self.num_clients = layout, server, num_clients
+        self._flat = {index: layout.flatten(arrays) for index, arrays in replies.items()}
+        self.reported = np.zeros(num_clients, bool)
+        """bool[m]: who was heard."""
+        self.reported[list(replies)] = True
+
+    def blocks(self) -> Iterator[tuple[str, slice, np.ndarray]]:
+        """(array, columns, Delta [m, b]); rows of clients that were not heard are 0."""
+        for name, block in self.layout.blocks():
+            start = self.server[name][block]
+            update = np.zeros((self.num_clients, start.size), start.dtype)
+            for index, flat in self._flat.items():
+                np.subtract(flat[name][block], start, out=update[index])
+            yield name, block, update
+
+
+class Table:
+    """A model per client, [m, d], zero until it is written; rows go to the checkpoint when they changed."""
+
+    def __init__(self, layout: Layout, num_rows: int) -> None:
+        self.rows = layout.empty(num_rows)
+        """[m, size] of every array."""
+        self._names = [""] * num_rows
+
+    def wrote(self, t: int, which: np.ndarray) -> None:
+        """Rows ``which`` bool[m] were written in round t."""
+        for index in np.flatnonzero(which):
+            self._names[index] = f"{index}-{t}-{secrets.token_hex(4)}"
+
+    def heard(self) -> np.ndarray:
+        """bool[m]: rows that were written at least once."""
+        return np.array([bool(name) for name in self._names])
+
+    def clear(self) -> None:
+        """All rows are 0 again."""
+        for rows in self.rows.values():
+            rows[:] = 0
+        self._names = [""] * len(self._names)
+
+    def state(self) -> list[str]:
+        """For the checkpoint: the names of the rows, "" for those never written."""
+        return self._names
+
+    def pieces(self, kind: str = "row") -> Pieces:
+        """The rows that were written, by name."""
+        return {f"{kind}-{name}": partial(self.row, i) for i, name in enumerate(self._names) if name}
+
+    def row(self, index: int) -> Model:
+        """One row of every array, flattened."""
+        return {name: rows[index] for name, rows in self.rows.items()}
+
+    @classmethod
+    def restore(
+        cls, layout: Layout, num_rows: int, state: list[str], read: Callable[[str], Model], kind: str = "row"
+    ) -> Table:
+        """From a checkpoint. Raises FedpbcError when a row is damaged."""
+        table = cls(layout, num_rows)
+        table._names = list(state)
+        for index, name in enumerate(state):
+            if name:
+                for array, values in read(f"{kind}-{name}").items():
+                    table.rows[array][index] = values
+        return table
