@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal
 
 import numpy as np
 from flwr.app import Array, ArrayRecord
@@ -97,17 +99,23 @@ def view(name: str, array: Array) -> np.ndarray:
     """A serialised NumPy array, read where it lies, without a copy. Raises Refused when it is damaged."""
     if array.stype != "numpy.ndarray":
         raise Refused(f"array {shorten(name)} is serialised as {shorten(array.stype)}, not as numpy.ndarray")
-    file = io.BytesIO(array.data[:4096])
     try:
-        version = np.lib.format.read_magic(file)
-        read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        shape, fortran_order, dtype = read_header(file)
-        if dtype.hasobject:
-            raise ValueError("it holds Python objects")
-        values = np.frombuffer(array.data, dtype, offset=file.tell())
-        return values.reshape(shape, order="F" if fortran_order else "C")
+        shape, order, dtype, offset = _header(array.data[: 10 + int.from_bytes(array.data[8:10], "little")])
+        return np.frombuffer(array.data, dtype, offset=offset).reshape(shape, order=order)
     except (ValueError, TypeError, SyntaxError, EOFError) as error:
         raise Refused(f"array {shorten(name)} cannot be read: {str(error).splitlines()[0]}") from None
+
+
+@lru_cache(maxsize=256)
+def _header(start: bytes) -> tuple[tuple[int, ...], Literal["C", "F"], np.dtype, int]:
+    """(shape, order, type, offset of the data) from the header of the .npy format 1.0, which every model has."""
+    file = io.BytesIO(start)
+    if np.lib.format.read_magic(file) != (1, 0):
+        raise ValueError("it is not in version 1.0 of the .npy format")
+    shape, fortran_order, dtype = np.lib.format.read_array_header_1_0(file)
+    if dtype.hasobject:
+        raise ValueError("it holds Python objects")
+    return shape, "F" if fortran_order else "C", dtype, file.tell()
 
 
 def models_of(record: ArrayRecord) -> Model:

@@ -77,7 +77,7 @@ class _Replay:
         """One call of the train function, as if the server had asked in that round."""
         message = copy.copy(self.message)
         content = message.content.copy()
-        config = content.config_records.get(self.order.config_key, ConfigRecord()).copy()
+        config = cast(ConfigRecord, content.get(self.order.config_key, ConfigRecord())).copy()
         config[SERVER_ROUND] = round + 1
         told = ConfigRecord({"length": 0.0})
         content[self.order.config_key], content[self.order.arrays_key], content[RECORD] = config, self.arrays, told
@@ -108,7 +108,7 @@ class _Replay:
             done = cast(int, kept["done"])
             if (kept["base"], kept["first"]) == (self.order.base, self.order.first) and done <= self.order.round + 1:
                 return done, model
-        return self.order.first, self.message.content.array_records[self.order.arrays_key]
+        return self.order.first, cast(ArrayRecord, self.message.content[self.order.arrays_key])
 
     def _keep(self) -> None:
         if self.order.keep_progress:
@@ -129,7 +129,7 @@ class _Replay:
     def _finished(self) -> Message:
         self._keep()
         content = RecordDict() if self.last is None else self.last.content.copy()
-        for key in list(content.array_records):
+        for key in [key for key, record in content.items() if isinstance(record, ArrayRecord)]:
             del content[key]
         content[self.order.arrays_key] = self.arrays
         answer = replace(self._answer(finished=True), lost=self.control.lost)

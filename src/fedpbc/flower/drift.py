@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
@@ -91,7 +91,7 @@ class ClientControl:
         self.lost = False
         self.control: Model = {}
         if control is not None:
-            self.start = models_of(message.content.array_records[order.arrays_key])
+            self.start = models_of(cast(ArrayRecord, message.content[order.arrays_key]))
             self.layout = Layout.of(self.start)
             self.control = models_of(control)
             self.own = self._committed()

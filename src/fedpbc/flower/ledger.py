@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, Metadata, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, Message, Metadata, RecordDict
 
 from fedpbc.flower.arrays import Layout, Model, Refused
 from fedpbc.flower.protocol import CHANGE, Answer, Order, only_arrays
@@ -62,7 +62,7 @@ class Ledger:
     def sent(self, message: Message, order: Order, client: Client | None) -> Message:
         """Note that ``message`` goes out."""
         self.asked.append(Asked(message.metadata, order, client))
-        self.bytes_down += size(message.content)
+        self.bytes_down += sum(size(message.content))
         return message
 
     def busy(self, node: int) -> bool:
@@ -93,13 +93,16 @@ class Ledger:
         """Count the reply of a client. Raises Refused unless it is what was asked for."""
         client = asked.client
         assert client is not None
-        self.bytes_up += size(message.content)
+        arrays, rest = size(message.content)
+        self.bytes_up += arrays + rest
         answer = Answer.of(message)
         if answer is None:
             raise Refused("has no record of fedpbc: the client app needs @app.train(mods=[fedpbc_mod])")
         order = asked.order
         if (answer.client, answer.round, answer.base) != (order.client, order.round, order.base):
             raise Refused(f"is for client {answer.client!r}, round {answer.round}, which was not asked"[:200])
+        if rest > SPARE_BYTES:
+            raise Refused(f"has more than {SPARE_BYTES} bytes beside its arrays")
         if not answer.finished:
             self.unfinished[client.name] = answer
             return
@@ -114,8 +117,6 @@ class Ledger:
         change = message.content.get(CHANGE)
         changed = layout.companion().read(change) if isinstance(change, ArrayRecord) else None
         arrays = layout.read(found[1])
-        if size(message.content) > size_of_arrays(message.content) + SPARE_BYTES:
-            raise Refused(f"has more than {SPARE_BYTES} bytes beside its arrays")
         return Reply(client, arrays, answer, message.content, changed)
 
     def refuse(self, who: str, why: str) -> None:
@@ -140,22 +141,19 @@ class Ledger:
         }
 
 
-def size(content: RecordDict) -> int:
-    """Bytes of the records of a message, about: arrays exactly, numbers at 8 each."""
-    total = size_of_arrays(content)
-    plain: list[ConfigRecord | MetricRecord] = [*content.config_records.values(), *content.metric_records.values()]
-    for record in plain:
-        items: Iterable[tuple[str, Any]] = record.items()
-        total += sum(len(key) + _weight(value) for key, value in items)
-    return total
+def size(content: RecordDict) -> tuple[int, int]:
+    """(bytes of the arrays, bytes of the rest, numbers at 8 each) of a message."""
+    arrays = rest = 0
+    for record in content.values():
+        if isinstance(record, ArrayRecord):
+            arrays += record.count_bytes()
+        else:
+            items: Iterable[tuple[str, Any]] = record.items()
+            rest += sum(len(key) + _weight(value) for key, value in items)
+    return arrays, rest
 
 
 def _weight(value: Any) -> int:
     if isinstance(value, list):
         return sum(map(_weight, value))
     return len(value) if isinstance(value, (str, bytes)) else 8
-
-
-def size_of_arrays(content: RecordDict) -> int:
-    """Bytes of its arrays."""
-    return sum(record.count_bytes() for record in content.array_records.values())

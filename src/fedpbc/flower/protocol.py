@@ -6,8 +6,9 @@ The server asks with an ``Order``, the client replies with an ``Answer``. Rounds
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields
-from typing import Any, Self
+import json
+from dataclasses import dataclass, fields
+from typing import Self
 
 from flwr.app import ArrayRecord, ConfigRecord, Message
 
@@ -23,31 +24,33 @@ SERVER_ROUND = "server-round"
 """Key of the config that Flower's strategies send."""
 
 IDENTIFY, TRAIN = "identify", "train"
+LONGEST = 10_000
+"""Characters of an order or an answer, at most."""
 FOREVER = 2**62
 """More rounds than there are."""
 
 
 @dataclass(frozen=True)
 class _Spoken:
-    """A dataclass of plain values that travels as a ConfigRecord."""
+    """A dataclass of plain values that travels in a ConfigRecord, as one line of JSON."""
 
     def record(self) -> ConfigRecord:
         """As it is sent."""
-        return ConfigRecord({key.replace("_", "-"): value for key, value in asdict(self).items()})
+        return ConfigRecord({type(self).__name__.lower(): json.dumps(vars(self))})
 
     @classmethod
     def of(cls, message: Message) -> Self | None:
         """What ``message`` holds, or None: nothing of the kind, or something else by that name."""
         record = message.content.get(RECORD)
-        if not isinstance(record, ConfigRecord):
+        text = record.get(cls.__name__.lower()) if isinstance(record, ConfigRecord) else None
+        if not isinstance(text, str) or len(text) > LONGEST:
             return None
-        values: dict[str, Any] = {}
-        for field in fields(cls):
-            value = record.get(field.name.replace("_", "-"))
-            if type(value).__name__ != field.type:
-                return None
-            values[field.name] = value
-        return cls(**values)
+        try:
+            values = json.loads(text)
+            spoken = cls(**values)
+        except (ValueError, TypeError, RecursionError):
+            return None
+        return spoken if all(type(values[field.name]).__name__ == field.type for field in fields(cls)) else None
 
 
 @dataclass(frozen=True)
@@ -101,5 +104,6 @@ class Answer(_Spoken):
 
 def only_arrays(message: Message, but: str = "") -> tuple[str, ArrayRecord] | None:
     """(key, record) of the one ArrayRecord of ``message``, not counting ``but``; None when there is not exactly one."""
-    records = [(key, record) for key, record in message.content.array_records.items() if key != but]
+    items = message.content.items()
+    records = [(key, record) for key, record in items if isinstance(record, ArrayRecord) and key != but]
     return records[0] if len(records) == 1 else None

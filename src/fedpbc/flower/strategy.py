@@ -19,6 +19,7 @@ from fedpbc.flower.arrays import Layout, Model, Refused, models_of, sane
 from fedpbc.flower.bases import Bases
 from fedpbc.flower.checkpoint import Checkpoint, Journal, Pieces
 from fedpbc.flower.ledger import Ledger, Reply
+from fedpbc.flower.metrics import average_metrics
 from fedpbc.flower.protocol import FOREVER, IDENTIFY, RECORD, SERVER_ROUND, TRAIN, Order
 from fedpbc.flower.roster import Client, Roster
 
@@ -360,7 +361,8 @@ class UnreliableClients(FlowerFedAvg):
         for reply in heard:
             reply.client.version, reply.client.base = self.round + 1, self.bases.latest
         self.bases.retain(self._needed())
-        metrics = self._aggregate_metrics(heard)
+        contents = (reply.content for reply in heard)
+        metrics = average_metrics(contents, self.train_metrics_aggr_fn, self.weighted_by_key)
         self._write(heard, metrics)
         self._save()
         return None if new is None else self.arrays, metrics
@@ -388,27 +390,6 @@ class UnreliableClients(FlowerFedAvg):
             return set()
         bases = {client.base for client in self.roster.clients.values()}
         return bases if self.roster.is_full() or not self.from_start else bases | {self.first_base}
-
-    def _aggregate_metrics(self, heard: list[Reply]) -> MetricRecord | None:
-        return self._averaged([reply.content for reply in heard], self.train_metrics_aggr_fn)
-
-    def _averaged(
-        self, contents: list[RecordDict], average: Callable[[list[RecordDict], str], MetricRecord]
-    ) -> MetricRecord | None:
-        """Mean over the replies that have ``weighted_by_key``; None without any, or when they do not go together."""
-        usable = []
-        for content in contents:
-            records = list(content.metric_records.values())
-            weight = records[0].get(self.weighted_by_key) if len(records) == 1 else None
-            if isinstance(weight, (int, float)) and weight > 0:
-                usable.append(RecordDict({"metrics": records[0]}))
-        if not usable:
-            return None
-        try:
-            return average(usable, self.weighted_by_key)
-        except Exception as error:
-            log.warning("round %d: metrics of the clients were not averaged: %s", self.round + 1, error)
-            return None
 
     def _write(self, heard: list[Reply], metrics: MetricRecord | None) -> None:
         """One line for the log, one each for the journals."""
@@ -440,8 +421,8 @@ class UnreliableClients(FlowerFedAvg):
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Mean of the metrics, weighted by ``weighted_by_key``."""
-        contents = [message.content for message in replies if message.has_content()]
-        return self._averaged(contents, self.evaluate_metrics_aggr_fn)
+        contents = (message.content for message in replies if message.has_content())
+        return average_metrics(contents, self.evaluate_metrics_aggr_fn, self.weighted_by_key)
 
     def summary(self) -> None:
         """Say in the log what will be done."""
