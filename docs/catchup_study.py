@@ -1,7 +1,7 @@
 """What a limit on catching up costs: runs the study and writes docs/catch-up.md from its template.
 
-Usage: python docs/catchup_study.py [--runs runs/catch_up]. An interrupted call goes on where it stopped. MINUTES
-on two cores. Everything is drawn from seeds: the same numbers come out again.
+Usage: python docs/catchup_study.py [--runs runs/catch_up]. An interrupted call goes on where it stopped. About three
+minutes on two cores. Everything is drawn from seeds: the same numbers come out again.
 """
 
 from __future__ import annotations
@@ -59,30 +59,42 @@ def late_mean(result: RunResult, metric: str, link: str, method: str) -> np.ndar
     return np.array(means)
 
 
-def replayed(active: np.ndarray, limit: int) -> float:
-    """Rounds of local steps per contact; active bool[rounds, m]."""
-    away, total = np.zeros(active.shape[1], int), 0
-    for contacts in active:
-        away += 1
-        total += np.minimum(away, limit or len(active))[contacts].sum()
-        away[contacts] = 0
-    return total / active.sum()
+def replayed(active: np.ndarray, limit: int) -> np.ndarray:
+    """Whether round t of client i is ever replayed: there is a contact in rounds t..t+k-1; all bool[rounds, m]."""
+    wait = np.full(active.shape[1], len(active))
+    found = np.zeros_like(active)
+    for t in reversed(range(len(active))):
+        wait = np.where(active[t], 0, wait + 1)
+        found[t] = wait < (limit or len(active))
+    return found
+
+
+def predicted(experiment: Experiment, seed: int, share: np.ndarray) -> float:
+    """How far the minimiser of sum_i share_i F_i is from that of F on the counterexample; share [m]."""
+    centers = experiment.problem.build(experiment.context(seed)).params["centers"]
+    return float(np.linalg.norm(share @ centers / share.sum() - centers.mean(axis=0)))
 
 
 def table(result: RunResult, runs: Path, metric: str, digits: str) -> str:
-    """A row per limit: mean and standard deviation over the seeds, and what it computes."""
-    header, lines = ["k"], [[method["label"]] for method in [*METHODS, FEDAVG]]
-    for link in result.experiment.links:
-        traces = []
-        for seed in result.experiment.seeds:
-            path = runs / f"{result.experiment.name}_{seed}.npy"
-            write_links(result.experiment, link, seed, path)
-            traces.append(np.load(path))
-        header += [link.label, "rounds per contact"]
+    """A row per limit: mean and standard deviation over the seeds, what is computed, what the shares predict."""
+    experiment = result.experiment
+    header, lines = [""], [[method["label"]] for method in [*METHODS, FEDAVG]]
+    for link in experiment.links:
+        traces = {}
+        for seed in experiment.seeds:
+            path = runs / f"{experiment.name}_{seed}.npy"
+            write_links(experiment, link, seed, path)
+            traces[seed] = np.load(path)
+        counterexample = experiment.name == "counterexample"
+        header += [link.label, *(["predicted bias"] if counterexample else []), "rounds a contact"]
         for line, limit in zip(lines, [*LIMITS, 1], strict=True):
             values = late_mean(result, metric, link.label, line[0])
             line.append(f"{values.mean():{digits}} ± {values.std(ddof=1):.1g}")
-            line.append(f"{np.mean([replayed(trace, limit) for trace in traces]):.1f}")
+            used = {seed: replayed(trace, limit) for seed, trace in traces.items()}
+            if counterexample:
+                bias = [predicted(experiment, seed, rounds.mean(axis=0)) for seed, rounds in used.items()]
+                line.append("" if line[0] == FEDAVG["label"] else f"{np.mean(bias):.3g}")
+            line.append(f"{np.mean([used[seed].sum() / trace.sum() for seed, trace in traces.items()]):.2f}")
     return markdown(header, lines)
 
 

@@ -19,7 +19,7 @@ SYNTHETIC = {"name": "synthetic", "num_clients": M}
 
 
 def run(folder: Any, active: np.ndarray, max_catchup: int, compute: str = "all", **changes: Any) -> Simulated:
-    """Stopped after every round; a rate that falls, fresh minibatches and a cool-down unless ``changes`` say otherwise."""
+    """Stopped after every round; unless ``changes`` say otherwise, a falling rate, fresh minibatches, a cool-down."""
     np.save(folder / "active.npy", active)
     table = {
         "name": "catch_up",
