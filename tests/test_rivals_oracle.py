@@ -125,7 +125,7 @@ def test_catching_up_by_hand() -> None:
     def rate(t: int) -> float:
         return 0.25 if t == 3 else 0.5
 
-    # round 3: client 1 comes with 0 -> 2; 0 -> 4 -> 5; 0 -> 4 -> 6 -> 7 -> 7.25. Round 4: each goes halfway to its center
+    # round 3: client 1 comes with 0 -> 2; 0 -> 4 -> 5; 0 -> 4 -> 6 -> 7 -> 7.25. Round 4: each goes halfway
     for k, third in {1: 1.0, 2: 2.5, 4: 3.625, 9: 3.625}.items():
         fourth = (third / 2 + (third + 8) / 2) / 2
         states = _trajectory(f"k = {k}", FedPBCCatchUp(k), gradient, sets, 2, [0, 0, 0, third, fourth], eta=rate)
