@@ -495,6 +495,50 @@ class FedPBC(Method):
         return server, after
 
 
+class FedPBCCatchUp(Method):
+    """FedPBC whose clients catch up with at most k rounds. Client i keeps its base b_i (x0 at the start) and v_i (0).
+
+    Its model in round t is b_i after rounds max(v_i, t+1-k), ..., t, those in which it computes, each with the eta and
+    the samples of that round. x+ = mean of them over A; i in A that the downlink reaches: b_i = x+, v_i = t + 1.
+    Lost at the start of round t: b_i = x0, v_i = t. Written without any shortcut: everything is replayed every round.
+    """
+
+    def __init__(self, k: int):
+        self.k = k
+
+    def memory(self, m: int, x0: np.ndarray) -> dict:
+        """b_i, v_i and all rounds so far."""
+        return {"b": [x0] * m, "v": [0] * m, "rounds": []}
+
+    def lose(self, i: int, t: int, x0: np.ndarray, memory: dict) -> None:
+        """It goes on from x0."""
+        memory["b"][i], memory["v"][i] = x0, t
+
+    def replayed(self, v: int, t: int) -> range:
+        """The rounds that a client replays in round t."""
+        return range(max(v, t + 1 - self.k), t + 1)
+
+    def round(self, r: Round, server: np.ndarray, clients: list, memory: dict) -> tuple[np.ndarray, list]:
+        """Replays, mean, multicast."""
+        memory["rounds"].append(r)
+        after = []
+        for i in range(r.m):
+            x = memory["b"][i]
+            for t in self.replayed(memory["v"][i], r.t):
+                past = memory["rounds"][t]
+                if i in past.computing:
+                    for k in range(past.steps):
+                        x = x - past.eta * past.grad(i, k, x)
+            after.append(x)
+        if r.active:
+            server = mean_over(r.active, after)
+            for i in r.active:
+                if i in r.reached:
+                    after[i] = memory["b"][i] = server
+                    memory["v"][i] = r.t + 1
+        return server, after
+
+
 class FedAWE(Method):
     """FedAWE: client keeps x_i and tau_i (-1 at the start); only i in A computes, whatever ``compute`` says: s steps
     from x_i, reports x_i + eta_g min(t - tau_i, clip) Delta_i (clip 0: none); x+ = mean of the reports over A.

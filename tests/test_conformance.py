@@ -66,6 +66,7 @@ VARIANTS: list[dict[str, Any]] = [
     {"name": "fedawe"},
     {"name": "fedawe", "clip": 2},
     {"name": "fedpbc"},
+    {"name": "fedpbc", "max_catchup": 2},
     {"name": "fedpbc_corrected"},
     {"name": "fedpbc_corrected", "correction": "light"},
     {"name": "fedpbc_corrected", "correction": "light", "apply": "around"},
@@ -279,4 +280,6 @@ def with_clients(state: Any, clients: Any, **changes: Any) -> Any:
     """``state`` with other models, wherever a method keeps them."""
     if hasattr(state, "fedavg"):
         return state._replace(fedavg=with_clients(state.fedavg, clients, **changes))
+    if hasattr(state, "replays"):  # after a contact: the base is the model
+        return state._replace(replays=(clients, *state.replays[1:]), **changes)
     return state._replace(clients=clients, **changes)

@@ -57,6 +57,7 @@ CASES = {
     "fedawe": Case({"name": "fedawe", "server_learning_rate": 0.5}, rivals.FedAWE(0.5)),
     "fedawe clip": Case({"name": "fedawe", "clip": 3}, rivals.FedAWE(clip=3)),
     "fedpbc": Case({"name": "fedpbc"}, rivals.FedPBC()),
+    **{f"catch-up {k}": Case({"name": "fedpbc", "max_catchup": k}, rivals.FedPBCCatchUp(k)) for k in (1, 2, 5)},
     **{
         f"corrected {form} {apply}": Case(
             {"name": "fedpbc_corrected", "correction": form, "apply": apply}, rivals.FedPBCCorrected(form, apply)
@@ -292,7 +293,37 @@ class ResultOnly(rivals.FedPBCCorrected):
         return x - r.eta * r.steps * z
 
 
+class OldestRounds(rivals.FedPBCCatchUp):
+    """Replays the first k rounds after the contact instead of the latest."""
+
+    def replayed(self, v: int, t: int) -> range:
+        return range(v, min(v + self.k, t + 1))
+
+
+class FromTheOwnModel(rivals.FedPBCCatchUp):
+    """What was left out once is not left out later: trains on from the client's model instead of from the base."""
+
+    def round(self, r: Any, server: Any, clients: Any, memory: Any) -> Any:
+        server, after = super().round(r, server, clients, memory)
+        for i in range(r.m):
+            if r.t + 1 - memory["v"][i] >= self.k:
+                memory["b"][i], memory["v"][i] = after[i], r.t + 1
+        return server, after
+
+
+class TodaysRate(rivals.FedPBCCatchUp):
+    """Replays all rounds with the learning rate of the latest."""
+
+    def round(self, r: Any, server: Any, clients: Any, memory: Any) -> Any:
+        for past in memory["rounds"]:
+            past.eta = r.eta
+        return super().round(r, server, clients, memory)
+
+
 MUTANTS = [
+    *(("catch-up 2", mutant) for mutant in (OldestRounds(2), FromTheOwnModel(2), TodaysRate(2))),
+    *(("catch-up 2", rivals.FedPBCCatchUp(k)) for k in (1, 3)),
+    ("catch-up 5", rivals.FedPBC()),
     ("fedau", OwnOutcome(4)),
     ("fedau", rivals.FedAU(5)),
     ("fedau", rivals.FedAU(0)),

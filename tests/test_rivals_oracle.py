@@ -17,6 +17,7 @@ from rivals import (
     FedAvgKnown,
     FedAWE,
     FedPBC,
+    FedPBCCatchUp,
     FedPBCCorrected,
     FedProx,
     FedVARP,
@@ -111,6 +112,26 @@ def test_against_existing_oracle() -> None:
                 b = oracle.run(theirs, problem.gradient, links, np.ones(3), **kw)
                 worst = max(worst, _gap(a, b, clients=True))
         assert worst < 1e-13, worst
+
+
+def test_catching_up_by_hand() -> None:
+    """Centers 0 and 8, client 1 heard in round 3 and 4 only; eta 1/2, but 1/4 in round 3."""
+
+    def gradient(i: int, x: np.ndarray, xi: object) -> np.ndarray:
+        return x - 8 * i
+
+    sets = [{0}, {0}, {0}, {0, 1}, {0, 1}]
+
+    def rate(t: int) -> float:
+        return 0.25 if t == 3 else 0.5
+
+    # round 3: client 1 comes with 0 -> 2; 0 -> 4 -> 5; 0 -> 4 -> 6 -> 7 -> 7.25. Round 4: each goes halfway
+    for k, third in {1: 1.0, 2: 2.5, 4: 3.625, 9: 3.625}.items():
+        fourth = (third / 2 + (third + 8) / 2) / 2
+        states = _trajectory(f"k = {k}", FedPBCCatchUp(k), gradient, sets, 2, [0, 0, 0, third, fourth], eta=rate)
+    _expect("away", [s.clients[1][0] for s in states[1:4]], [4, 6, 7])
+    lost = {3: {1}}
+    _trajectory("lost", FedPBCCatchUp(9), gradient, sets, 2, [0, 0, 0, 1, 2.5], eta=rate, lost=lost)
 
 
 def test_certain_links() -> None:
