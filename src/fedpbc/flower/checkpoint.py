@@ -14,6 +14,7 @@ from fedpbc.files import Lock, read_arrays, replacing, write_arrays, write_text
 from fedpbc.flower.arrays import Model
 
 FORMAT = 1
+LOGS = ("participation", "metrics", "evaluation")
 Pieces = Mapping[str, Callable[[], Model]]
 """Name -> how to get these arrays. What a name stands for never changes, so each piece is written once."""
 
@@ -106,3 +107,32 @@ class Journal:
             with replacing(self.path) as temporary:
                 temporary.write_text("".join(json.dumps(line) + "\n" for line in kept), encoding="utf-8")
         return kept
+
+
+class Logs:
+    """participation.jsonl, metrics.jsonl and evaluation.jsonl of a directory; without one nothing is written."""
+
+    def __init__(self, directory: Path | None) -> None:
+        self._journals = {name: Journal(directory / f"{name}.jsonl") for name in LOGS} if directory else {}
+
+    def round(self, summary: dict[str, Any], heard: list[str], train: Mapping[str, Any] | None) -> None:
+        """A round is closed: A^t for the audit, and its numbers."""
+        self._append("participation", {"round": summary["round"], "clients": heard})
+        self._append("metrics", summary | {"train": dict(train or {})})
+
+    def evaluation(self, line: dict[str, Any]) -> None:
+        """The model after a round was evaluated."""
+        self._append("evaluation", line)
+
+    def lines(self, name: str) -> list[dict[str, Any]]:
+        """The whole lines of one log."""
+        return self._journals[name].lines() if self._journals else []
+
+    def keep_before(self, round: int) -> None:
+        """Drop the lines of rounds that did not come to count."""
+        for journal in self._journals.values():
+            journal.keep_before(round)
+
+    def _append(self, name: str, line: dict[str, Any]) -> None:
+        if self._journals:
+            self._journals[name].append(line)

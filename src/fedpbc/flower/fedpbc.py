@@ -24,7 +24,7 @@ class FedPBC(UnreliableClients):
 
     The mean is uniform: weights by num-examples would make the mixing matrix not doubly stochastic.
 
-    max_catchup: k replays only the latest k missed rounds, from x^(v_i) as before; None: all of them, as in the paper.
+    max_catchup: k replays only the latest k missed rounds, from x^(v_i) as before; 0: all of them, as in the paper.
         The mean of all models then depends on the links (docs/catch-up.md shows the price).
     newcomers: where a client that was never heard goes on from. "start": x^0, as in the paper, where everybody is
         there from round 0; "now": the latest model, for federations that grow.
@@ -40,12 +40,12 @@ class FedPBC(UnreliableClients):
         self,
         *,
         round_deadline: float,
-        max_catchup: int | None = None,
+        max_catchup: int = 0,
         newcomers: Literal["start", "now"] = "start",
         **options: Any,
     ) -> None:
-        if max_catchup is not None and max_catchup < 1:
-            raise ConfigError(f"max_catchup = {shorten(max_catchup)}: must be an integer >= 1, or None")
+        if max_catchup < 0:
+            raise ConfigError(f"max_catchup = {shorten(max_catchup)}: must be an integer >= 0")
         if newcomers not in ("start", "now"):
             raise ConfigError(f'newcomers = {shorten(newcomers)}: must be "start" or "now"')
         super().__init__(round_deadline=round_deadline, **options)
@@ -63,7 +63,7 @@ class FedPBC(UnreliableClients):
 
     def order(self, client: Client, **fields: Any) -> Order:
         """Rounds v_i, ..., t, or the latest max_catchup of them."""
-        if self.max_catchup is not None:
+        if self.max_catchup:
             fields["first"] = max(client.version, self.round + 1 - self.max_catchup)
         return super().order(client, **fields)
 

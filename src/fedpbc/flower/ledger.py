@@ -157,3 +157,20 @@ def _weight(value: Any) -> int:
     if isinstance(value, list):
         return sum(map(_weight, value))
     return len(value) if isinstance(value, (str, bytes)) else 8
+
+
+def describe(line: dict[str, Any]) -> str:
+    """The numbers of a round in words."""
+    parts = [f"{line['active']} of {line['known']} clients active"]
+    for key, word in (("caught_up", "missed rounds caught up"), ("catching_up", "still catching up"),
+                      ("refused", "refused"), ("failed", "without a reply")):  # fmt: skip
+        count = line[key] if isinstance(line[key], int) else len(line[key])
+        if count:
+            parts.append(f"{count} {word}")
+    return ", ".join([*parts, f"{line['seconds']:.1f} s"])
+
+
+def first_line(text: str | None) -> str:
+    """The last line that says something: of a traceback, the error."""
+    lines = [line for line in (text or "").splitlines() if line.strip()]
+    return lines[-1].strip()[:200] if lines else "no reason given"

@@ -151,10 +151,10 @@ def _sleep_until(then: float, at_most: float) -> None:
 def _result_so_far(strategy: UnreliableClients) -> Result:
     """The result of the rounds that the checkpoint has."""
     result = Result(arrays=strategy.arrays)
-    for line in strategy.metrics.lines() if strategy.metrics is not None else []:
+    for line in strategy.logs.lines("metrics"):
         if line.get("train"):
             result.train_metrics_clientapp[line["round"] + 1] = MetricRecord(line["train"])
-    for line in strategy.evaluations.lines() if strategy.evaluations is not None else []:
+    for line in strategy.logs.lines("evaluation"):
         for kind, where in _kinds(result):
             if line.get(kind):
                 where[line["round"] + 1] = MetricRecord(line[kind])
@@ -177,8 +177,8 @@ def _keep_evaluation(
         if metrics is not None:
             where[number], line[kind] = metrics, dict(metrics)
             log.info("round %d: evaluated by the %s: %s", number, kind, line[kind])
-    if strategy.evaluations is not None and len(line) > 1:
-        strategy.evaluations.append(line)
+    if len(line) > 1:
+        strategy.logs.evaluation(line)
 
 
 @contextmanager

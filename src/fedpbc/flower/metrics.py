@@ -29,3 +29,11 @@ def average_metrics(contents: Iterable[RecordDict], average: Average, weighted_b
     except Exception as error:
         log.warning("metrics of the clients were not averaged: %s", error)
         return None
+
+
+def spread(nodes: list[int], wanted: int, turn: int) -> list[int]:
+    """``wanted`` of the nodes, others in every round."""
+    if wanted >= len(nodes):
+        return nodes
+    first = (turn * wanted) % len(nodes)
+    return (nodes + nodes)[first : first + wanted]

@@ -17,9 +17,9 @@ from flwr.serverapp.strategy import Result
 from fedpbc.errors import ConfigError, shorten
 from fedpbc.flower.arrays import Layout, Model, Refused, models_of, sane
 from fedpbc.flower.bases import Bases
-from fedpbc.flower.checkpoint import Checkpoint, Journal, Pieces
-from fedpbc.flower.ledger import Ledger, Reply
-from fedpbc.flower.metrics import average_metrics
+from fedpbc.flower.checkpoint import Checkpoint, Logs, Pieces
+from fedpbc.flower.ledger import Ledger, Reply, describe, first_line
+from fedpbc.flower.metrics import average_metrics, spread
 from fedpbc.flower.protocol import FOREVER, IDENTIFY, RECORD, SERVER_ROUND, TRAIN, Order
 from fedpbc.flower.roster import Client, Roster
 
@@ -162,8 +162,7 @@ class UnreliableClients(FlowerFedAvg):
             self.checkpoint = Checkpoint(self.directory)
         self.train_rounds = train_rounds
         self.roster, self.bases = Roster(self.num_clients), Bases(self.checkpoint, self.spill)
-        self.participation = self._journal("participation.jsonl")
-        self.metrics, self.evaluations = self._journal("metrics.jsonl"), self._journal("evaluation.jsonl")
+        self.logs = Logs(self.directory)
         saved = self.checkpoint.load() if self.checkpoint is not None else None
         if saved is None:
             self.flat = self.layout.flatten(model)
@@ -172,9 +171,7 @@ class UnreliableClients(FlowerFedAvg):
             self._save()
         else:
             self._resume(saved)
-        for journal in (self.participation, self.metrics, self.evaluations):
-            if journal is not None:
-                journal.keep_before(self.round + 1)
+        self.logs.keep_before(self.round + 1)
         return self.round + 1
 
     def close(self) -> None:
@@ -182,9 +179,6 @@ class UnreliableClients(FlowerFedAvg):
         if self.checkpoint is not None:
             self.checkpoint.close()
             self.checkpoint = None
-
-    def _journal(self, name: str) -> Journal | None:
-        return None if self.directory is None else Journal(self.directory / name)
 
     def _settings(self) -> dict[str, Any]:
         shapes = {name: [str(self.layout.dtypes[name]), *shape] for name, shape in self.layout.shapes.items()}
@@ -300,7 +294,7 @@ class UnreliableClients(FlowerFedAvg):
             if asked.client is not None:
                 who = asked.client.name
             if message.has_error():
-                self.ledger.failed.append((who, _first_line(message.error.reason)))
+                self.ledger.failed.append((who, first_line(message.error.reason)))
             elif asked.client is None:
                 self._meet(message)
             else:
@@ -395,10 +389,7 @@ class UnreliableClients(FlowerFedAvg):
         """One line for the log, one each for the journals."""
         self.summary_line = self.ledger.summary(len(self.roster)) | {"bases": len(self.bases.names())}
         log.info("round %d: %s", self.round + 1, describe(self.summary_line))
-        if self.participation is not None and self.metrics is not None:
-            names = [reply.client.name for reply in heard]
-            self.participation.append({"round": self.round, "clients": names})
-            self.metrics.append(self.summary_line | {"train": dict(metrics) if metrics else {}})
+        self.logs.round(self.summary_line, [reply.client.name for reply in heard], metrics)
 
     # Evaluation.
 
@@ -416,7 +407,7 @@ class UnreliableClients(FlowerFedAvg):
         config = config.copy()
         config[SERVER_ROUND] = server_round
         content = RecordDict({self.arrayrecord_key: arrays, self.configrecord_key: config})
-        chosen = _spread(heard, wanted, server_round)
+        chosen = spread(heard, wanted, server_round)
         return [Message(content, node, MessageType.EVALUATE, ttl=self.round_deadline) for node in chosen]
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
@@ -431,30 +422,6 @@ class UnreliableClients(FlowerFedAvg):
         log.info("\t└──> %s", f"Kept in {self.directory}" if self.directory else "Nothing is kept: no directory given")
 
 
-def describe(line: dict[str, Any]) -> str:
-    """The numbers of a round in words."""
-    parts = [f"{line['active']} of {line['known']} clients active"]
-    for key, word in (("caught_up", "missed rounds caught up"), ("catching_up", "still catching up"),
-                      ("refused", "refused"), ("failed", "without a reply")):  # fmt: skip
-        count = line[key] if isinstance(line[key], int) else len(line[key])
-        if count:
-            parts.append(f"{count} {word}")
-    return ", ".join([*parts, f"{line['seconds']:.1f} s"])
-
-
 def _require(key: str, value: Any, allowed: bool, what: str) -> None:
     if not allowed:
         raise ConfigError(f"{key} = {shorten(value)}: must be {what}")
-
-
-def _first_line(text: str | None) -> str:
-    lines = [line for line in (text or "").splitlines() if line.strip()]
-    return lines[-1].strip()[:200] if lines else "no reason given"
-
-
-def _spread(nodes: list[int], wanted: int, turn: int) -> list[int]:
-    """``wanted`` of the nodes, others in every round."""
-    if wanted >= len(nodes):
-        return nodes
-    first = (turn * wanted) % len(nodes)
-    return (nodes + nodes)[first : first + wanted]
