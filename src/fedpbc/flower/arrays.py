@@ -87,7 +87,7 @@ class Layout:
 
     def record(self, flat: Mapping[str, np.ndarray]) -> ArrayRecord:
         """What is sent of a flattened model: shapes and types restored; means of integers rounded to the nearest."""
-        return ArrayRecord({name: Array(self._restore(name, flat[name])) for name in self.shapes})
+        return to_record({name: self._restore(name, flat[name]) for name in self.shapes})
 
     def _restore(self, name: str, values: np.ndarray) -> np.ndarray:
         dtype = self.dtypes[name]
@@ -116,6 +116,18 @@ def _header(start: bytes) -> tuple[tuple[int, ...], Literal["C", "F"], np.dtype,
     if dtype.hasobject:
         raise ValueError("it holds Python objects")
     return shape, "F" if fortran_order else "C", dtype, file.tell()
+
+
+def to_record(model: Mapping[str, np.ndarray]) -> ArrayRecord:
+    """A model as it is sent; the same bytes as Flower's own, with one copy instead of three."""
+    return ArrayRecord({name: _serialise(np.asarray(array, order="C")) for name, array in model.items()})
+
+
+def _serialise(array: np.ndarray) -> Array:
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, np.lib.format.header_data_from_array_1_0(array))
+    data = b"".join([header.getvalue(), array.reshape(-1).view(np.uint8).data])
+    return Array(str(array.dtype), array.shape, "numpy.ndarray", data)
 
 
 def models_of(record: ArrayRecord) -> Model:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterable
 
-from flwr.app import Array, ArrayRecord
+from flwr.app import ArrayRecord
 
-from fedpbc.flower.arrays import Model, models_of
+from fedpbc.flower.arrays import Model, models_of, to_record
 from fedpbc.flower.checkpoint import Checkpoint
 
 
@@ -67,8 +67,3 @@ class Bases:
     def _load(self, name: str) -> ArrayRecord:
         assert self.checkpoint is not None
         return to_record(self.checkpoint.read(name))
-
-
-def to_record(model: Model) -> ArrayRecord:
-    """A model as it is sent."""
-    return ArrayRecord({name: Array(array) for name, array in model.items()})

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 
 from fedpbc.algorithms.scaffold import renew_own
-from fedpbc.flower.arrays import Layout, Model, models_of
+from fedpbc.flower.arrays import Layout, Model, models_of, to_record
 from fedpbc.flower.protocol import CHANGE, CONTROL, RECORD, SHIFT, Order
 
 KEPT = "fedpbc.control"
@@ -100,7 +100,7 @@ class ClientControl:
         """Put c - c_i where ``drift_correction`` finds it."""
         if self.control:
             del content[CONTROL]
-            content[SHIFT] = _record({name: c - self.own[name] for name, c in self.control.items()})
+            content[SHIFT] = to_record({name: c - self.own[name] for name, c in self.control.items()})
 
     def finish(self, content: RecordDict, end: ArrayRecord, length: float) -> None:
         """c_i+ becomes pending, its change goes to the server."""
@@ -114,9 +114,9 @@ class ClientControl:
             update = (stop[name] - start[name])[None]
             new = renew_own(control[name], own[name][None], update, start[name].dtype.type(length), reported)
             renewed[name] = new[0].reshape(self.own[name].shape)
-        content[CHANGE] = _record({name: new - self.own[name] for name, new in renewed.items()})
+        content[CHANGE] = to_record({name: new - self.own[name] for name, new in renewed.items()})
         state = self.context.state
-        state[KEPT], state[PENDING] = _record(self.own), _record(renewed)
+        state[KEPT], state[PENDING] = to_record(self.own), to_record(renewed)
         state[KEPT_OF] = self._of(self.order.accepted, self.order.round)
 
     def _of(self, kept: int, pending: int) -> ConfigRecord:
@@ -134,7 +134,3 @@ class ClientControl:
                     return models_of(record)
             self.lost = True
         return {name: np.zeros(c.shape, c.dtype) for name, c in self.control.items()}
-
-
-def _record(model: Mapping[str, np.ndarray]) -> ArrayRecord:
-    return ArrayRecord({name: Array(np.ascontiguousarray(a) if a.ndim else np.asarray(a)) for name, a in model.items()})

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from fedpbc.aggregation import running_mean
-from fedpbc.errors import ConfigError, shorten
 from fedpbc.flower.arrays import Model
 from fedpbc.flower.ledger import Reply
+from fedpbc.flower.options import one_of, whole
 from fedpbc.flower.protocol import Order
 from fedpbc.flower.roster import Client
 from fedpbc.flower.strategy import UnreliableClients
@@ -28,7 +28,6 @@ class FedPBC(UnreliableClients):
         The mean of all models then depends on the links (docs/catch-up.md shows the price).
     newcomers: where a client that was never heard goes on from. "start": x^0, as in the paper, where everybody is
         there from round 0; "now": the latest model, for federations that grow.
-    spill: keep all models but the latest on disk only (needs ``directory``).
     The other parameters are those of ``UnreliableClients``. Memory beside the replies: two models and the distinct
     models that clients still go on from, x^0 among them until all ``num_clients`` are known. Raises ConfigError.
     """
@@ -44,12 +43,10 @@ class FedPBC(UnreliableClients):
         newcomers: Literal["start", "now"] = "start",
         **options: Any,
     ) -> None:
-        if max_catchup < 0:
-            raise ConfigError(f"max_catchup = {shorten(max_catchup)}: must be an integer >= 0")
-        if newcomers not in ("start", "now"):
-            raise ConfigError(f'newcomers = {shorten(newcomers)}: must be "start" or "now"')
         super().__init__(round_deadline=round_deadline, **options)
-        self.max_catchup, self.newcomers, self.from_start = max_catchup, newcomers, newcomers == "start"
+        self.max_catchup = whole("max_catchup", max_catchup)
+        self.newcomers = one_of("newcomers", newcomers, ("start", "now"))
+        self.from_start = newcomers == "start"
 
     def settings(self) -> dict[str, Any]:
         """Beside the common ones: max_catchup and newcomers."""

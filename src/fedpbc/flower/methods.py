@@ -11,11 +11,11 @@ from fedpbc.aggregation import weighted_sum
 from fedpbc.algorithms.fedau import Intervals, init, weights
 from fedpbc.algorithms.fedvarp import surrogate
 from fedpbc.algorithms.mifa import remember
-from fedpbc.errors import ConfigError, shorten
 from fedpbc.flower.arrays import Model
 from fedpbc.flower.checkpoint import Pieces
 from fedpbc.flower.fedpbc import mean_of_replies
 from fedpbc.flower.ledger import Reply
+from fedpbc.flower.options import positive, require, whole
 from fedpbc.flower.strategy import UnreliableClients
 from fedpbc.flower.table import Table, Updates
 from fedpbc.types import Link
@@ -41,8 +41,7 @@ class KnownClients(UnreliableClients):
     remembers = True
 
     def __init__(self, *, round_deadline: float, num_clients: int, **options: Any) -> None:
-        if num_clients is None:
-            raise ConfigError(f"num_clients = None: {self.method} needs the number of clients")
+        require("num_clients", num_clients, num_clients is not None, f"given: {self.method} divides by it")
         super().__init__(round_deadline=round_deadline, num_clients=num_clients, **options)
         self.m = num_clients
 
@@ -61,10 +60,8 @@ class FedAU(KnownClients):
     method = "fedau"
 
     def __init__(self, *, round_deadline: float, num_clients: int, cutoff: int = 50, **options: Any) -> None:
-        if cutoff < 0:
-            raise ConfigError(f"cutoff = {shorten(cutoff)}: must be an integer >= 0")
         super().__init__(round_deadline=round_deadline, num_clients=num_clients, **options)
-        self.cutoff = cutoff
+        self.cutoff = whole("cutoff", cutoff)
 
     def settings(self) -> dict[str, Any]:
         """Beside the common ones: cutoff."""
@@ -121,8 +118,7 @@ class MIFA(KnownClients):
         **options: Any,
     ) -> None:
         self.learning_rate = learning_rate if callable(learning_rate) else lambda t: learning_rate
-        if not self.learning_rate(0) > 0:
-            raise ConfigError(f"learning_rate = {shorten(self.learning_rate(0))}: must be > 0")
+        positive("learning_rate", self.learning_rate(0))
         super().__init__(round_deadline=round_deadline, num_clients=num_clients, **options)
         self.wait = wait
 
@@ -171,10 +167,8 @@ class FedVARP(KnownClients):
     def __init__(
         self, *, round_deadline: float, num_clients: int, server_learning_rate: float = 1.0, **options: Any
     ) -> None:
-        if not server_learning_rate > 0:
-            raise ConfigError(f"server_learning_rate = {shorten(server_learning_rate)}: must be > 0")
         super().__init__(round_deadline=round_deadline, num_clients=num_clients, **options)
-        self.server_learning_rate = server_learning_rate
+        self.server_learning_rate = positive("server_learning_rate", server_learning_rate)
 
     def settings(self) -> dict[str, Any]:
         """Beside the common ones: server_learning_rate."""

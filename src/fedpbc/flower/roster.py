@@ -21,7 +21,7 @@ class Client:
     node: int
     """The node it was last met in."""
     key: str
-    """The public key of its SuperNode, hexadecimal; "" without authentication."""
+    """The public key of its SuperNode, hexadecimal; "" where names are not pinned."""
     version: int = 0
     """v_i: the round at whose beginning its base was the server's model."""
     base: str = ""
@@ -56,8 +56,8 @@ class Roster:
     def meet(self, node: int, name: str, key: str) -> tuple[Client | None, bool]:
         """(client, whether it is new) of a node that says who it is; None when it is turned away, which is logged.
 
-        A client that is known comes back under a new node id and is the same client. Where SuperNodes have keys, the
-        name belongs to the key that used it first.
+        A client that is known comes back under a new node id and is the same client. Where names are
+        pinned, a name belongs to the key that used it first.
         """
         name = name or str(node)
         client = self.clients.get(name)

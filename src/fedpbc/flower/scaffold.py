@@ -10,11 +10,11 @@ from flwr.app import ArrayRecord
 
 from fedpbc.aggregation import masked_mean
 from fedpbc.algorithms.scaffold import renew, renew_mean
-from fedpbc.errors import ConfigError, shorten
 from fedpbc.flower.arrays import Model, Refused
 from fedpbc.flower.checkpoint import Pieces
 from fedpbc.flower.ledger import Reply
 from fedpbc.flower.methods import KnownClients
+from fedpbc.flower.options import one_of, positive
 from fedpbc.flower.protocol import CONTROL, SHIFT, Order
 from fedpbc.flower.roster import Client
 from fedpbc.flower.table import Table
@@ -47,12 +47,9 @@ class SCAFFOLD(KnownClients):
         server_learning_rate: float = 1.0,
         **options: Any,
     ) -> None:
-        if controls not in ("server", "client"):
-            raise ConfigError(f'controls = {shorten(controls)}: must be "server" or "client"')
-        if not server_learning_rate > 0:
-            raise ConfigError(f"server_learning_rate = {shorten(server_learning_rate)}: must be > 0")
         super().__init__(round_deadline=round_deadline, num_clients=num_clients, **options)
-        self.controls, self.server_learning_rate = controls, server_learning_rate
+        self.controls = one_of("controls", controls, ("server", "client"))
+        self.server_learning_rate = positive("server_learning_rate", server_learning_rate)
 
     def settings(self) -> dict[str, Any]:
         """Beside the common ones: controls and server_learning_rate."""

@@ -20,6 +20,7 @@ from fedpbc.flower.bases import Bases
 from fedpbc.flower.checkpoint import Checkpoint, Logs, Pieces
 from fedpbc.flower.ledger import Ledger, Reply, describe, first_line
 from fedpbc.flower.metrics import average_metrics, spread
+from fedpbc.flower.options import positive, require, whole
 from fedpbc.flower.protocol import FOREVER, IDENTIFY, RECORD, SERVER_ROUND, TRAIN, Order
 from fedpbc.flower.roster import Client, Roster
 
@@ -39,6 +40,9 @@ class UnreliableClients(FlowerFedAvg):
     cooldown: the last so many rounds are without local steps, so that mixing brings the models together.
     poll_interval: seconds between two looks for replies, 0.1 to 0.5 in a deployment.
     min_available_nodes: clients to wait for at the start, and only there.
+    pin_names: with SuperNode authentication, a client-id belongs to the key of the SuperNode that used it first.
+    (Without authentication every restart has another key, and any client can call itself anything.)
+    spill: keep models that clients go on from, but the latest, on disk only; needs ``directory``.
     options: fraction_evaluate, min_evaluate_nodes, weighted_by_key (for metrics alone: models are never weighted by
     it), arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_fn, as in Flower's FedAvg.
     Raises ConfigError for values that are not allowed, fraction_train below 1 among them.
@@ -61,19 +65,20 @@ class UnreliableClients(FlowerFedAvg):
         directory: str | Path | None = None,
         cooldown: int = 0,
         poll_interval: float = 0.2,
+        pin_names: bool = False,
         spill: bool = False,
         **options: Any,
     ) -> None:
-        _require("round_deadline", round_deadline, round_deadline > 0, "a number of seconds > 0")
-        _require("num_clients", num_clients, num_clients is None or num_clients >= 1, "an integer >= 1, or None")
-        _require("cooldown", cooldown, cooldown >= 0, "an integer >= 0")
-        _require("poll_interval", poll_interval, 0 < poll_interval <= round_deadline, "> 0 and <= round_deadline")
-        _require("spill", spill, not spill or directory is not None, "False without a directory")
+        self.round_deadline, self.poll_interval = positive("round_deadline", round_deadline), poll_interval
+        good = positive("poll_interval", poll_interval) <= self.round_deadline
+        require("poll_interval", poll_interval, good, f"at most round_deadline = {round_deadline}")
+        self.num_clients = None if num_clients is None else whole("num_clients", num_clients, 1)
+        self.cooldown, self.pin_names, self.spill = whole("cooldown", cooldown), pin_names, spill
+        require("spill", spill, not spill or directory is not None, "False without a directory")
+        self.directory = Path(directory) if directory else None
         fraction = options.get("fraction_train", 1.0)
-        _require("fraction_train", fraction, fraction == 1.0, "1.0: every client is asked every round")
+        require("fraction_train", fraction, fraction == 1.0, "1.0: every client is asked every round")
         super().__init__(**options)
-        self.round_deadline, self.poll_interval, self.cooldown = round_deadline, poll_interval, cooldown
-        self.num_clients, self.directory, self.spill = num_clients, Path(directory) if directory else None, spill
         self.min_available_nodes = max(self.min_available_nodes, self.min_train_nodes)
         self.checkpoint: Checkpoint | None = None
         self.train_rounds = FOREVER
@@ -116,7 +121,7 @@ class UnreliableClients(FlowerFedAvg):
 
     def settings(self) -> dict[str, Any]:
         """What must be the same when a checkpoint is taken up again; plain values."""
-        return {"num_clients": self.num_clients, "cooldown": self.cooldown}
+        return {"num_clients": self.num_clients, "cooldown": self.cooldown, "pin_names": self.pin_names}
 
     def memory(self) -> dict[str, Any]:
         """What the rule keeps, as far as it is small: plain values."""
@@ -329,7 +334,8 @@ class UnreliableClients(FlowerFedAvg):
         node = message.metadata.src_node_id
         if not isinstance(name, str) or len(name) > 256:
             raise Refused("does not say who it is: the client app needs @app.train(mods=[fedpbc_mod])")
-        client, new = self.roster.meet(node, name, self._keys.get(node, ""))
+        key = self._keys.get(node, "") if self.pin_names else ""
+        client, new = self.roster.meet(node, name, key)
         if client is not None and new:
             self.welcome(client)
 
@@ -420,8 +426,3 @@ class UnreliableClients(FlowerFedAvg):
         log.info("\t├──> Rounds close after %g s; every client is asked every round", self.round_deadline)
         log.info("\t├──> Wait for %d clients at the start", self.min_available_nodes)
         log.info("\t└──> %s", f"Kept in {self.directory}" if self.directory else "Nothing is kept: no directory given")
-
-
-def _require(key: str, value: Any, allowed: bool, what: str) -> None:
-    if not allowed:
-        raise ConfigError(f"{key} = {shorten(value)}: must be {what}")
