@@ -33,7 +33,7 @@ clean:
 .venv-bench/.ready: pyproject.toml constraints.txt benchmarks/requirements.txt
 	$(PYTHON) -m venv .venv-bench
 	.venv-bench/bin/python -m pip install --quiet --disable-pip-version-check -r benchmarks/requirements.txt
-	.venv-bench/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[simulation]'
+	.venv-bench/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[flower,simulation]'
 	touch $@
 
 .venv/.ready: pyproject.toml constraints.txt

@@ -325,6 +325,30 @@ def fresh(function: Callable[..., Any], *arguments: Any) -> Any:
         return pool.submit(function, *arguments).result()
 
 
+def flower(options: Options) -> list[Table]:
+    """The Flower strategies: rounds in one process, and the server's work beside a plain sum."""
+    import flower_server as server
+
+    rounds, work = [], []
+    for name, make in server.strategies(10).items():
+        milliseconds = [server.round_ms(make, 10, 100) for _ in range(options.repetitions)]
+        row = _median_and_range(milliseconds)
+        rounds.append([name, *row, _verdict(statistics.median(milliseconds), 5, " ms")])
+    for name, make in server.strategies(100).items():
+        got = server.server_work(make, 100, 1_000_000, options.repetitions + 1)
+        ratio = statistics.median(got["ratios"])
+        verdict = _verdict(ratio, 1.5, "") if name in ("FedPBC", "FedAvg") else ""
+        row = [f"{got[key]:.0f}" for key in ("own", "sum", "decoded")]
+        work.append([name, *row, *_median_and_range(got["ratios"]), f"{got['peak_models']:.1f}", verdict])
+    one = Table(
+        "Flower: a round in one process, 10 tiny clients, ms", ["strategy", "median", "range", "target"], rounds
+    )
+    header = ["strategy", "own work, ms", "in-place sum, ms", "sum with Flower's decoding, ms"]
+    header += ["own work / sum", "range", "peak beside the replies, models", "target"]
+    note = "Peak: allocated while the round is closed, beside the replies and what was there before."
+    return [one, Table("Flower: 100 clients, 1 000 000 float32 parameters", header, work, [note])]
+
+
 PARTS: dict[str, Callable[[Options], list[Table]]] = {
     "w1": counterexample,
     "w2": synthetic,
@@ -332,6 +356,7 @@ PARTS: dict[str, Callable[[Options], list[Table]]] = {
     "programs": compile_sharing,
     "scaling": scaling,
     "chunks": chunks,
+    "flower": flower,
 }
 STAY_HERE = ("process", "scaling")
 """Parts that start their own processes."""

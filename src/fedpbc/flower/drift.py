@@ -76,8 +76,9 @@ class ClientControl:
     """c_i kept by the client, committed only when the server says that it counted the round that made it.
 
     The client cannot know that its reply arrived in time. It keeps c_i and the pending c_i+; the next order says
-    which of its rounds counted last. If that is neither, the state was lost: c_i starts from 0, the answer says so,
-    and the server begins a new epoch, in which everybody's c_i and c start from 0 again.
+    which of its rounds counted last. If that is neither, the state was lost: the client takes this round's steps with
+    c_i = 0, keeps nothing of it, and says so until the server has heard it and begins a new epoch, in which
+    everybody's c_i and c start from 0 again.
     """
 
     @classmethod
@@ -104,7 +105,7 @@ class ClientControl:
 
     def finish(self, content: RecordDict, end: ArrayRecord, length: float) -> None:
         """c_i+ becomes pending, its change goes to the server."""
-        if not self.control or length <= 0:
+        if not self.control or length <= 0 or self.lost:
             return
         flat = self.layout.flatten
         start, stop, control, own = flat(self.start), flat(models_of(end)), flat(self.control), flat(self.own)

@@ -88,7 +88,7 @@ class SCAFFOLD(KnownClients):
         length = reply.answer.length
         if not (0 < length < 1e6):
             raise Refused(f"reports local steps of total length {length}: its train function must use drift_correction")
-        if self.controls == "client" and reply.change is None:
+        if self.controls == "client" and reply.change is None and not reply.answer.lost:
             raise Refused("has no change of its control variate")
 
     def rule(self, t: int, replies: list[Reply]) -> Model | None:

@@ -82,8 +82,8 @@ class UnreliableClients(FlowerFedAvg):
         self.min_available_nodes = max(self.min_available_nodes, self.min_train_nodes)
         self.checkpoint: Checkpoint | None = None
         self.train_rounds = FOREVER
-        self.round = -1
-        """The latest round that was begun; -1 before the start."""
+        self.round = 0
+        """t, the round that is open or comes next."""
         self.own_loop = False
         """Our ``start`` runs the rounds, not Flower's."""
 
@@ -171,13 +171,14 @@ class UnreliableClients(FlowerFedAvg):
         saved = self.checkpoint.load() if self.checkpoint is not None else None
         if saved is None:
             self.flat = self.layout.flatten(model)
-            self.first_base, self.round = self.bases.add(initial), -1
+            self.first_base, self.done = self.bases.add(initial), 0
             self.begin()
             self._save()
         else:
             self._resume(saved)
-        self.logs.keep_before(self.round + 1)
-        return self.round + 1
+        self.round = self.done
+        self.logs.keep_before(self.done)
+        return self.done
 
     def close(self) -> None:
         """Let another server write to ``directory``."""
@@ -197,7 +198,7 @@ class UnreliableClients(FlowerFedAvg):
                 was, new = saved["settings"].get(key), now.get(key)
                 what = f"{key} was {shorten(was)}, is {shorten(new)}"
                 raise ConfigError(f"directory = {self.directory}: belongs to another federation: {what}")
-        self.round, self.first_base = saved["rounds"] - 1, saved["first_base"]
+        self.done, self.first_base = saved["rounds"], saved["first_base"]
         self.roster.restore(saved["clients"])
         self.bases.restore(saved["bases"], saved["latest"])
         self.flat = self.layout.flatten(self.bases.model(self.bases.latest))
@@ -207,7 +208,7 @@ class UnreliableClients(FlowerFedAvg):
         if self.checkpoint is None:
             return
         state = {
-            "settings": self._settings(), "rounds": self.round + 1, "clients": self.roster.state(),
+            "settings": self._settings(), "rounds": self.done, "clients": self.roster.state(),
             "bases": self.bases.names(), "latest": self.bases.latest, "first_base": self.first_base,
             "memory": self.memory(),
         }  # fmt: skip
@@ -364,6 +365,7 @@ class UnreliableClients(FlowerFedAvg):
         contents = (reply.content for reply in heard)
         metrics = average_metrics(contents, self.train_metrics_aggr_fn, self.weighted_by_key)
         self._write(heard, metrics)
+        self.done = self.round + 1
         self._save()
         return None if new is None else self.arrays, metrics
 
