@@ -61,15 +61,12 @@ class _Replay:
 
     def reply(self) -> Message:
         """The reply to the order: the model after round t, or how far it got."""
-        longest = 0.0
         for round in range(self.done, min(self.order.round + 1, self.order.train_rounds)):
-            begun = time.monotonic()
-            if self.trained and begun - self.started + longest > self.order.budget:
+            if self.trained and time.monotonic() - self.started > self.order.budget:
                 return self._unfinished()
             self.last = self._train(round)
             if self.last.has_error():
                 return self.last
-            longest = max(longest, time.monotonic() - begun)
         self.done = self.order.round + 1
         return self._finished()
 

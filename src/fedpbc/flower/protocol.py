@@ -70,7 +70,8 @@ class Order(_Spoken):
     train_rounds: int = FOREVER
     """No local steps from this round on (consensus cool-down)."""
     budget: float = 0.0
-    """Seconds after which no further missed round is begun; the rest is done when asked again."""
+    """Seconds after which no further missed round is begun; the rest is done when asked again. The whole deadline: a
+    client that will be late anyway gains most by going on, as what it did is kept."""
     arrays_key: str = "arrays"
     config_key: str = "config"
     keep_progress: bool = False

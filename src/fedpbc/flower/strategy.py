@@ -27,8 +27,6 @@ from fedpbc.flower.roster import Client, Roster
 log = logging.getLogger("flwr")
 
 NOT_FINITE = "holds a value that is not finite, or huge"
-BUDGET = 0.75
-"""Share of the deadline in which a client begins to replay further missed rounds."""
 
 
 class UnreliableClients(FlowerFedAvg):
@@ -185,6 +183,7 @@ class UnreliableClients(FlowerFedAvg):
         if self.checkpoint is not None:
             self.checkpoint.close()
             self.checkpoint = None
+        self.own_loop = False
 
     def _settings(self) -> dict[str, Any]:
         shapes = {name: [str(self.layout.dtypes[name]), *shape] for name, shape in self.layout.shapes.items()}
@@ -275,7 +274,7 @@ class UnreliableClients(FlowerFedAvg):
             first=client.version,
             base=client.base,
             train_rounds=self.train_rounds,
-            budget=BUDGET * ttl,
+            budget=ttl,
             arrays_key=self.arrayrecord_key,
             config_key=self.configrecord_key,
             keep_progress=self.keeps_base,
