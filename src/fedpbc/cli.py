@@ -247,10 +247,13 @@ def _summary(factory: Any) -> str:
     help="Where the figure goes [default: DIR; several: comparison].",
 )
 def report(folders: tuple[Path, ...], out: Path | None) -> None:
-    """Redraw the figure of one run, or compare several runs."""
+    """Redraw the figure of one run, or compare several; or draw the one of a Flower strategy's directory."""
     from fedpbc.report.figures import draw, save, shown_metrics
     from fedpbc.results import read_run
 
+    if len(folders) == 1 and (folders[0] / "participation.jsonl").is_file():
+        _report_deployment(folders[0], out or folders[0])
+        return
     runs = [read_run(folder) for folder in folders]
     if not shown_metrics(runs):
         raise ConfigError("these runs have no metric in common")
@@ -260,6 +263,20 @@ def report(folders: tuple[Path, ...], out: Path | None) -> None:
     save(draw(runs), out, stem)
     _print_table(runs)
     click.echo(f"{out}: {stem}.png, {stem}.svg")
+
+
+def _report_deployment(folder: Path, out: Path) -> None:
+    from fedpbc.report.deployment import describe_deployment, draw_deployment, read_deployment
+    from fedpbc.report.figures import save
+
+    deployment = read_deployment(folder)
+    out.mkdir(parents=True, exist_ok=True)
+    save(draw_deployment(deployment), out, "figure")
+    lines = describe_deployment(deployment)
+    width = max(len(what) for what, _ in lines)
+    for what, much in lines:
+        click.echo(f"{what:{width}}  {much}")
+    click.echo(f"{out}: figure.png, figure.svg")
 
 
 @_cli.command()

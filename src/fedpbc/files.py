@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import warnings
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -78,6 +80,40 @@ class Lock:
         """Let another process take it."""
         if self._file is not None:
             self._file.close()
+
+
+class Journal:
+    """A file of JSON lines, one per round, each with its ``round``."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def append(self, line: dict[str, Any]) -> None:
+        """Add a line; it is on disk when this returns to the operating system's satisfaction."""
+        with open(self.path, "a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+
+    def lines(self) -> list[dict[str, Any]]:
+        """All whole lines; one that a kill cut short is left out."""
+        if not self.path.is_file():
+            return []
+        found = []
+        for text in self.path.read_text(encoding="utf-8", errors="replace").splitlines():
+            try:
+                line = json.loads(text)
+            except ValueError:
+                continue
+            if isinstance(line, dict) and isinstance(line.get("round"), int):
+                found.append(line)
+        return found
+
+    def keep_before(self, round: int) -> list[dict[str, Any]]:
+        """Drop the lines of rounds from ``round`` on, which did not come to count; the others."""
+        kept = [line for line in self.lines() if line["round"] < round]
+        if self.path.is_file():
+            with replacing(self.path) as temporary:
+                temporary.write_text("".join(json.dumps(line) + "\n" for line in kept), encoding="utf-8")
+        return kept
 
 
 def read_matrix(option: str, path: Path) -> np.ndarray:

@@ -64,7 +64,7 @@ def draw_run(path: Path) -> None:
 
 def save(figure: Figure, folder: Path, stem: str) -> None:
     """Write ``stem``.png and ``stem``.svg, the same bytes for the same figure."""
-    with _own_style({"svg.hashsalt": "fedpbc", "svg.fonttype": "path"}), warnings.catch_warnings():
+    with own_style({"svg.hashsalt": "fedpbc", "svg.fonttype": "path"}), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing from font")  # a label may use any script
         for suffix, metadata in (("png", {"Software": None}), ("svg", {"Date": None})):
             with replacing(folder / f"{stem}.{suffix}") as temporary:
@@ -72,7 +72,7 @@ def save(figure: Figure, folder: Path, stem: str) -> None:
 
 
 @contextmanager
-def _own_style(settings: Any) -> Iterator[None]:
+def own_style(settings: Any) -> Iterator[None]:
     """Matplotlib's defaults, whatever the user's own settings file says."""
     with mpl.rc_context():
         mpl.rcdefaults()
@@ -82,7 +82,7 @@ def _own_style(settings: Any) -> Iterator[None]:
 
 def draw(runs: Sequence[Run]) -> Figure:
     """One figure of one or several runs: columns are link settings, rows are who computes and metrics."""
-    with _own_style({}):
+    with own_style({}):
         return _draw(runs)
 
 
