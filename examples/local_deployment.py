@@ -120,14 +120,13 @@ class ManagedProcess:
         self._token = environment[DEPLOYMENT_VARIABLE]
         self._log = log
         self._restart_delay = restart_delay
-        self._wanted = threading.Event()
         self._unwanted = threading.Event()
         self._supervisor: threading.Thread | None = None
         self._offset = 0
 
     def start(self) -> None:
         """Start the process and its supervisor; one that is already wanted stays as it is."""
-        if self._supervisor is not None and self._supervisor.is_alive():
+        if self.wanted:
             return
         self._unwanted.clear()
         self._supervisor = threading.Thread(target=self._supervise, name=f"supervisor-{self.role}", daemon=True)
@@ -156,6 +155,11 @@ class ManagedProcess:
     def alive(self) -> bool:
         """Whether any process of this role lives."""
         return bool(marked_processes(self._token, self.role))
+
+    @property
+    def wanted(self) -> bool:
+        """Whether the process runs or will be restarted: not killed, and not ended by itself for good."""
+        return self._supervisor is not None and self._supervisor.is_alive()
 
     def output(self, *, since_start: bool = False) -> str:
         """Return what the process has written, all of it or only since it was last launched."""
@@ -643,7 +647,7 @@ class LocalDeployment:
     def _superlink_answers(self) -> bool:
         with suppress(OSError), socket.create_connection((LOOPBACK, self.port), timeout=1):
             return True
-        if not self._superlink.alive and self._superlink.exits:
+        if not self._superlink.wanted:
             raise RuntimeError(f"the SuperLink exited:\n{self._superlink.output(since_start=True)}")
         return False
 
