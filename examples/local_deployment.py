@@ -239,10 +239,9 @@ class LinkProxy:
     def __init__(self, target_port: int):
         """Listen on a free port for connections to be forwarded to ``target_port``."""
         self._target_port = target_port
-        self._listener = socket.socket()
-        self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self._listener.bind((LOOPBACK, 0))
-        self.port = int(self._listener.getsockname()[1])
+        self._holder = self._bind(0)  # never listens: it keeps the port ours, and refusing, while the link is cut
+        self.port = int(self._holder.getsockname()[1])
+        self._listener: socket.socket | None = None
         self.transferred = 0
         self._lock = threading.Lock()
         self._connections: set[socket.socket] = set()
@@ -254,8 +253,7 @@ class LinkProxy:
         """Cut the link: reset and refuse connections, or let them hang."""
         self._passing.clear()
         if mode == "refuse":
-            with suppress(OSError):
-                self._listener.shutdown(socket.SHUT_RD)  # Linux: refuses connections and keeps the port
+            self._close_listener()
             self._reset_connections()
 
     def restore(self) -> None:
@@ -263,16 +261,32 @@ class LinkProxy:
         if self._passing.is_set() or self._closed:
             return
         self._reset_connections()
-        self._passing.set()
+        self._close_listener()
+        self._listener = self._bind(self.port)
         self._listener.listen(64)
-        threading.Thread(target=self._accept, name=f"proxy-{self.port}", daemon=True).start()
+        self._passing.set()
+        threading.Thread(target=self._accept, args=(self._listener,), name=f"proxy-{self.port}", daemon=True).start()
 
     def close(self) -> None:
         """End the proxy for good."""
         self._closed = True
         self.cut()
         self._passing.set()
-        self._listener.close()
+        self._holder.close()
+
+    @staticmethod
+    def _bind(port: int) -> socket.socket:
+        bound = socket.socket()
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind((LOOPBACK, port))
+        return bound
+
+    def _close_listener(self) -> None:
+        if self._listener is not None:
+            with suppress(OSError):
+                self._listener.shutdown(socket.SHUT_RD)  # wakes the thread in accept
+            self._listener.close()
+            self._listener = None
 
     def _reset_connections(self) -> None:
         with self._lock:
@@ -280,13 +294,12 @@ class LinkProxy:
         for connection in connections:
             _reset(connection)
 
-    def _accept(self) -> None:
-        while self._passing.is_set():
-            try:
-                client, _ = self._listener.accept()
-            except OSError:
-                return
-            self._connect(client)
+    def _accept(self, listener: socket.socket) -> None:
+        with suppress(OSError):
+            while True:
+                client, _ = listener.accept()
+                self._passing.wait()
+                self._connect(client)
 
     def _connect(self, client: socket.socket) -> None:
         try:
