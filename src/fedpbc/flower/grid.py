@@ -50,9 +50,11 @@ class InProcessGrid(Grid):
             self.connect(client)
 
     def connect(self, client: str, node_id: int | None = None) -> int:
-        """A new node with an empty context that calls itself ``client``; its node id."""
+        """A new node with an empty context that calls itself ``client``, ``partition-id`` too if a number; its id."""
         node = node_id or uuid.uuid4().int >> 66
         config: UserConfig = {"client-id": client}
+        if client.isdigit():
+            config["partition-id"] = int(client)
         self.contexts[node] = Context(1, node, config, RecordDict(), self.run_config)
         return node
 

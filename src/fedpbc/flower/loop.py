@@ -15,6 +15,7 @@ from flwr.serverapp.strategy import Result
 
 from fedpbc.errors import ConfigError
 from fedpbc.flower.ledger import Ledger
+from fedpbc.flower.protocol import RECORD
 
 if TYPE_CHECKING:
     from fedpbc.flower.strategy import UnreliableClients
@@ -74,7 +75,7 @@ def gather(strategy: UnreliableClients, grid: Grid) -> None:
         while time.monotonic() < deadline:
             for group in strategy.ask(grid, identify_only=True):
                 waiting |= _push(grid, group)
-            for message in _pull(grid, waiting):
+            for message in sorted(_pull(grid, waiting), key=_claimed_name):
                 strategy.receive(message)
             met = sum(strategy.roster.at(node) is not None for node in grid.get_node_ids())
             if met >= wanted:
@@ -130,6 +131,12 @@ def _evaluate(strategy: UnreliableClients, grid: Grid, number: int, config: Conf
         if not waiting or time.monotonic() >= deadline:
             return strategy.aggregate_evaluate(number, replies)
         time.sleep(strategy.poll_interval)
+
+
+def _claimed_name(message: Message) -> str:
+    """So that who is met first, which decides in which row of a table a client is, does not depend on the network."""
+    record = message.content.get(RECORD) if message.has_content() else None
+    return str(record.get("client-id")) if isinstance(record, ConfigRecord) else ""
 
 
 def _push(grid: Grid, messages: list[Message]) -> set[str]:

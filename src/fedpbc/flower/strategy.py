@@ -94,7 +94,7 @@ class UnreliableClients(FlowerFedAvg):
 
     @abstractmethod
     def rule(self, t: int, replies: list[Reply]) -> Model | None:
-        """x^(t+1), flattened, from the replies of round t, in the order of clients; None: it stays x^t.
+        """x^(t+1), flattened, from the replies of round t, in the order of names; None: it stays x^t.
 
         May be called again with fewer replies, when the result is not finite. Not called in a cool-down, unless
         clients go on from their own base.
@@ -371,7 +371,7 @@ class UnreliableClients(FlowerFedAvg):
     def _form(self) -> tuple[Model | None, list[Reply]]:
         """(x^(t+1), the replies it is made of): NaN is looked for in the result first, then for who sent it."""
         while True:
-            replies = sorted(self.ledger.replies.values(), key=lambda reply: reply.client.index)
+            replies = sorted(self.ledger.replies.values(), key=lambda reply: reply.client.name)
             if self.round >= self.train_rounds and not self.keeps_base:
                 return None, replies
             new = self.rule(self.round, replies)
