@@ -11,6 +11,7 @@ docs/deployment.md has the rest. Imports NumPy and Flower, never JAX.
 from __future__ import annotations
 
 from fedpbc.flower.client import fedpbc_mod
+from fedpbc.flower.corrected import FedPBCCorrected
 from fedpbc.flower.drift import DriftCorrection, drift_correction
 from fedpbc.flower.fedpbc import FedPBC
 from fedpbc.flower.grid import InProcessGrid
@@ -26,6 +27,7 @@ __all__ = [
     "FedAU",
     "FedAvg",
     "FedPBC",
+    "FedPBCCorrected",
     "FedVARP",
     "InProcessGrid",
     "UnreliableClients",

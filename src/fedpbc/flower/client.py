@@ -53,9 +53,8 @@ class _Replay:
     def __init__(self, order: Order, message: Message, context: Context, call_next: ClientAppCallable) -> None:
         self.order, self.message, self.context, self.call_next = order, message, context, call_next
         self.started = time.monotonic()
-        self.done, self.arrays = self._resume()
+        self.done, self.length, self.arrays = self._resume()
         self.trained = 0
-        self.length = 0.0
         self.control = ClientControl.of(order, message, context)
         self.last: Message | None = None
 
@@ -98,20 +97,20 @@ class _Replay:
             raise ValueError(f"the train function changed the model's layout: {error}") from None
         self.arrays = found[1]
 
-    def _resume(self) -> tuple[int, ArrayRecord]:
-        """(round to do next, model to do it from): kept progress where it belongs to this order, else the base."""
+    def _resume(self) -> tuple[int, float, ArrayRecord]:
+        """(round to do next, length of the steps so far, model): kept progress of this order, else the base."""
         kept, model = self.context.state.get(PROGRESS_OF), self.context.state.get(PROGRESS)
         if self.order.keep_progress and isinstance(kept, ConfigRecord) and isinstance(model, ArrayRecord):
             done = cast(int, kept["done"])
             if (kept["base"], kept["first"]) == (self.order.base, self.order.first) and done <= self.order.round + 1:
-                return done, model
-        return self.order.first, cast(ArrayRecord, self.message.content[self.order.arrays_key])
+                return done, cast(float, kept["length"]), model
+        return self.order.first, 0.0, cast(ArrayRecord, self.message.content[self.order.arrays_key])
 
     def _keep(self) -> None:
         if self.order.keep_progress:
             self.context.state[PROGRESS] = self.arrays
             self.context.state[PROGRESS_OF] = ConfigRecord(
-                {"base": self.order.base, "first": self.order.first, "done": self.done}
+                {"base": self.order.base, "first": self.order.first, "done": self.done, "length": self.length}
             )
 
     def _answer(self, finished: bool) -> Answer:

@@ -76,8 +76,6 @@ class Order(_Spoken):
     config_key: str = "config"
     keep_progress: bool = False
     """Keep the result until the next order: a reply that got lost is not computed twice."""
-    needs_length: bool = False
-    """The train function must take its steps through ``drift_correction``."""
     accepted: int = -1
     """The latest round whose ``CHANGE`` the server accepted from this client in this epoch; -1: none."""
     epoch: int = 0
@@ -98,7 +96,7 @@ class Answer(_Spoken):
     waiting: int
     """Rounds that are still to do."""
     length: float = 0.0
-    """Sum of the learning rates of the local steps, as told to ``drift_correction``."""
+    """Sum of the learning rates of the local steps from the base on, as told to ``drift_correction``."""
     lost: bool = False
     """The client's control variate is gone, and was not what the server believes."""
 

@@ -1,0 +1,100 @@
+"""Drift-corrected FedPBC on real machines (ours, docs/drift-correction.md), with the corrections held by the server."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+from flwr.app import ArrayRecord
+
+from fedpbc.aggregation import masked_mean
+from fedpbc.algorithms.fedpbc_corrected import correct_full, correct_light
+from fedpbc.flower.arrays import Model, Refused
+from fedpbc.flower.checkpoint import Pieces
+from fedpbc.flower.fedpbc import FedPBC
+from fedpbc.flower.ledger import Reply
+from fedpbc.flower.options import one_of, require
+from fedpbc.flower.protocol import SHIFT
+from fedpbc.flower.roster import Client
+from fedpbc.flower.table import Table, Updates
+
+
+class FedPBCCorrected(FedPBC):
+    """FedPBC whose clients take their steps along g + z_i, so that at a constant step size nothing is biased.
+
+    x^(t+1) = mean over A^t of xhat_i, and z_i += (xhat_i - x^(t+1))/h_A (light; h_A the largest h_i in A^t) or
+    z_i += mean over A^t of y - y_i with y_i = (b_i - xhat_i)/h_i (full); b_i is the model i went on from, h_i the sum
+    of the learning rates of its steps since. The z_i sum to 0. The train function takes its steps through
+    ``drift_correction``. As the server holds the z_i (m models) none can be lost, and no epochs are needed, unlike in
+    the simulator's form. Breaks on classifiers when links have a long memory, see docs/drift-correction.md.
+
+    num_clients: required. correction: "full" or "light". The other parameters are those of ``FedPBC``, without
+    max_catchup, for the z_i rest on every round having been trained. Raises ConfigError.
+    """
+
+    method = "fedpbc_corrected"
+    remembers = True
+
+    def __init__(
+        self,
+        *,
+        round_deadline: float,
+        num_clients: int,
+        correction: Literal["full", "light"] = "full",
+        **options: Any,
+    ) -> None:
+        require("num_clients", num_clients, num_clients is not None, "given: the server keeps something per client")
+        require("max_catchup", options.get("max_catchup", 0), not options.get("max_catchup", 0), "0")
+        super().__init__(round_deadline=round_deadline, num_clients=num_clients, **options)
+        self.m, self.correction = num_clients, one_of("correction", correction, ("full", "light"))
+
+    def settings(self) -> dict[str, Any]:
+        """Beside those of FedPBC: correction."""
+        return super().settings() | {"correction": self.correction}
+
+    def begin(self) -> None:
+        """z_i = 0."""
+        self.table = Table(self.layout, self.m)
+
+    def extras(self, client: Client) -> dict[str, ArrayRecord]:
+        """z_i."""
+        return {SHIFT: self.layout.companion().record(self.table.row(client.index))}
+
+    def check(self, reply: Reply) -> None:
+        """Raise Refused when steps were not taken through ``drift_correction``."""
+        steps, length = reply.answer.trained > 0, reply.answer.length
+        if not 0 <= length < 1e6 or (steps and length == 0):
+            raise Refused(f"reports local steps of total length {length}: its train function must use drift_correction")
+
+    def rule(self, t: int, replies: list[Reply]) -> Model | None:
+        """x^(t+1), and z_i for i in A^t; an empty A^t leaves all."""
+        if not replies:
+            return None
+        zero = {name: x * 0 for name, x in self.flat.items()}
+        trained = Updates(self.layout, zero, {r.client.index: r.arrays for r in replies}, self.m)
+        bases = {r.client.index: self.bases.model(r.client.base) for r in replies}
+        starts = Updates(self.layout, zero, bases, self.m)
+        length = np.zeros(self.m)
+        length[[r.client.index for r in replies]] = [r.answer.length for r in replies]
+        new, active = self.layout.empty(), trained.reported
+        for (name, block, xhat), (_, _, base) in zip(trained.blocks(), starts.blocks(), strict=True):
+            z, h = self.table.rows[name][:, block], length.astype(xhat.dtype)
+            mean = masked_mean(xhat, active, otherwise=self.flat[name][block])
+            full = self.correction == "full"
+            z[:] = correct_full(z, base, xhat, h, active) if full else correct_light(z, mean, xhat, h, active)
+            new[name][block] = mean
+        self.table.wrote(t, active)
+        return new
+
+    def memory(self) -> dict[str, Any]:
+        """When each z_i was changed."""
+        return {"table": self.table.state()}
+
+    def pieces(self) -> Pieces:
+        """The z_i."""
+        return self.table.pieces()
+
+    def recall(self, memory: dict[str, Any]) -> None:
+        """The z_i as they were."""
+        assert self.checkpoint is not None
+        self.table = Table.restore(self.layout, self.m, memory["table"], self.checkpoint.read)
