@@ -10,7 +10,6 @@ import oracle
 import rivals
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
-from stepwise import random_trace
 
 from fedpbc import flower
 from fedpbc.flower import InProcessGrid, UnreliableClients, drift_correction, fedpbc_mod
@@ -144,7 +143,7 @@ def expected(
 
 def trace(rounds: int, m: int, seed: int = 1) -> np.ndarray:
     """p_i from .1 to .9; a round without anybody, one with everybody, and client 3 is away for half of the time."""
-    active = random_trace(seed, rounds, m, np.linspace(0.1, 0.9, m))
+    active = np.random.default_rng(seed).random((rounds, m)) < np.linspace(0.1, 0.9, m)
     active[rounds // 6 : rounds // 6 + rounds // 2, 3] = False
     active[rounds // 3], active[rounds // 3 + 2] = False, True
     active[rounds // 3 + 2, 3] = False

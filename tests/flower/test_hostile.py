@@ -201,7 +201,7 @@ def test_a_broken_reply_is_refused(name, tmp_path, caplog):
     ]
 
 
-@pytest.mark.parametrize("name", ["NaN", "infinity", "another shape", "one byte of the header", "huge metrics"])
+@pytest.mark.parametrize("name", ["NaN", "another shape", "one byte of the header"])
 @pytest.mark.parametrize("case", ["fedavg", "fedau", "mifa", "fedvarp", "scaffold", "scaffold by client"])
 def test_the_other_strategies_refuse_it_too(case, name, tmp_path):
     check(case, *attacked(case, BROKEN[name][0], tmp_path))
