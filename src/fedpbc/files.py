@@ -46,11 +46,11 @@ AGAIN = "delete it to do that run again"
 
 
 def read_arrays(path: Path, remedy: str = AGAIN) -> dict[str, np.ndarray]:
-    """The arrays of an .npz. Raises FedpbcError, which ends with the ``remedy``, when the file is damaged."""
+    """The arrays of an .npz. Raises FedpbcError, which ends with the ``remedy``, when the file is damaged or gone."""
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
             return {name: archive[name] for name in archive.files}
-    except (ValueError, EOFError, AttributeError, zipfile.BadZipFile) as error:
+    except (ValueError, EOFError, AttributeError, OSError, zipfile.BadZipFile) as error:
         raise damaged(path, error, remedy) from None
 
 

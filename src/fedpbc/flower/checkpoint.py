@@ -15,6 +15,7 @@ from fedpbc.flower.arrays import Model
 
 FORMAT = 1
 LOGS = ("participation", "metrics", "evaluation")
+PARTS = ("settings", "rounds", "clients", "bases", "latest", "first_base", "memory")
 Pieces = Mapping[str, Callable[[], Model]]
 """Name -> how to get these arrays. What a name stands for never changes, so each piece is written once."""
 
@@ -39,6 +40,9 @@ class Checkpoint:
             state = json.loads(self.path.read_text(encoding="utf-8"))
             if state["format"] != FORMAT:
                 raise ValueError(f"has format {state['format']}, this version reads {FORMAT}")
+            missing = [part for part in PARTS if part not in state]
+            if missing:
+                raise ValueError(f"has no {missing[0]}")
         except (ValueError, KeyError, TypeError, OSError) as error:
             raise ConfigError(f"{self.path}: cannot be read: {error}") from None
         return state

@@ -94,8 +94,9 @@ class InProcessGrid(Grid):
         return ids
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """Run the clients these messages are for; their replies."""
-        return [self._answer(self._waiting.pop(i)) for i in list(message_ids) if i in self._waiting]
+        """Run the clients these messages are for, in the order in which they were pushed; their replies."""
+        wanted = set(message_ids)
+        return [self._answer(self._waiting.pop(i)) for i in list(self._waiting) if i in wanted]
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
         """Push and pull."""

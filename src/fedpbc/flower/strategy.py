@@ -192,7 +192,7 @@ class UnreliableClients(FlowerFedAvg):
 
     def _resume(self, saved: dict[str, Any]) -> None:
         now = self._settings()
-        for key in now.keys() | saved["settings"].keys():
+        for key in [*now, *(key for key in saved["settings"] if key not in now)]:
             if now.get(key) != saved["settings"].get(key):
                 was, new = saved["settings"].get(key), now.get(key)
                 what = f"{key} was {shorten(was)}, is {shorten(new)}"
