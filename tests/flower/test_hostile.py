@@ -101,7 +101,8 @@ GOOD = npy(np.ones((2, 2)))
 
 def answer(**fields: Any) -> Attack:
     def forged(reply: Message) -> ConfigRecord:
-        return ConfigRecord({**reply.content[RECORD], **fields})
+        said = json.loads(reply.content[RECORD]["answer"])
+        return ConfigRecord({"answer": json.dumps(said | fields)})
 
     return changed(**{RECORD: forged})
 
@@ -150,7 +151,7 @@ BROKEN: dict[str, tuple[Attack, str]] = {
     "another round": (answer(round=WHEN - 1), "was not asked"),
     "another client": (answer(client="1"), "was not asked"),
     "another base": (answer(base="model-0"), "was not asked"),
-    "a long name": (answer(client="x" * 500_000), "is for client"),
+    "a long name": (answer(client="x" * 500_000), "has no record of fedpbc"),
     "truncated bytes": (arrays(weight=bytes_of(GOOD[:-5])), "cannot be read"),
     "no bytes": (arrays(weight=bytes_of(b"")), "cannot be read"),
     "not an array": (arrays(weight=bytes_of(b"\x00" * 160)), "cannot be read"),
@@ -376,7 +377,7 @@ def test_a_client_id_belongs_to_the_key_that_used_it_first(caplog):
         if done == WHEN:
             grid.thief = grid.connect(str(WHO))
 
-    models = play(CASES["fedpbc"].make(M), grid, ROUNDS, after=steal)
+    models = play(CASES["fedpbc"].make(M, pin_names=True), grid, ROUNDS, after=steal)
     np.testing.assert_allclose(models, expected(CASES["fedpbc"].method, U, UP), atol=1e-9, rtol=0)
     assert f'node {grid.thief} calls itself "{WHO}": not asked' in caplog.text
     assert len(grid.contexts[grid.thief].state) == 0

@@ -190,7 +190,9 @@ def test_killed_for_real(tmp_path):
     np.testing.assert_array_equal(active, trace(60, 5))
     strategy = CASES["fedpbc"].make(5, directory=tmp_path / "run")
     play(strategy, grid_of(quadratic_app(U), active), 60)
-    np.testing.assert_allclose(flat(strategy.arrays), expected(CASES["fedpbc"].method, U, active)[-1], atol=1e-9, rtol=0)
+    np.testing.assert_allclose(
+        flat(strategy.arrays), expected(CASES["fedpbc"].method, U, active)[-1], atol=1e-9, rtol=0
+    )
 
 
 @pytest.mark.parametrize("case", CASES)

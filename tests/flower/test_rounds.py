@@ -8,7 +8,7 @@ import numpy as np
 import oracle
 import pytest
 import rivals
-from apps import CASES, D, RATE, STEPS, by, centers, expected, flat, grid_of, names, play, quadratic_app, trace
+from apps import CASES, RATE, STEPS, D, by, centers, expected, flat, grid_of, names, play, quadratic_app, trace
 from flwr.serverapp.strategy.strategy import Strategy
 from stepwise import random_trace, simulate
 

@@ -97,7 +97,9 @@ class Ledger:
         self.bytes_up += arrays + rest
         answer = Answer.of(message)
         if answer is None:
-            raise Refused("has no record of fedpbc: the client app needs @app.train(mods=[fedpbc_mod])")
+            raise Refused(
+                "has no record of fedpbc that can be read: the client app needs @app.train(mods=[fedpbc_mod])"
+            )
         order = asked.order
         if (answer.client, answer.round, answer.base) != (order.client, order.round, order.base):
             raise Refused(f"is for client {answer.client!r}, round {answer.round}, which was not asked"[:200])
