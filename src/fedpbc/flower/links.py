@@ -35,9 +35,10 @@ def drop_by_trace(uplink: str | Path | None = None, downlink: str | Path | None 
         path = path or str(context.run_config.get(which, ""))
         if not path:
             return True
-        if which not in traces:
-            traces[which] = read_trace(which, Path(path))
-        return bool(traces[which][round % len(traces[which]), _column(traces[which], path, context)])
+        trace = traces.get(str(path))
+        if trace is None:
+            trace = traces[str(path)] = read_trace(which, Path(path))
+        return bool(trace[round % len(trace), _column(trace, path, context)])
 
     def mod(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
         round = _round_of(message)
