@@ -330,3 +330,13 @@ def test_spilled_bases(tmp_path):
     rest = models(tmp_path / "halves", True)
     np.testing.assert_allclose(np.concatenate([first, rest]), expected_models, atol=1e-12)
     assert 1 <= most <= 2
+
+
+def test_a_newcomer_after_a_restart_begins_with_the_round_it_comes_in(tmp_path):
+    """``newcomers = "now"``: from the latest model, and with no round that was over before."""
+    trained: list[tuple[int, int]] = []
+    app = quadratic_app(U, before=lambda t, i: trained.append((t, i)))
+    for clients, rounds in ((M - 1, 4), (M, ROUNDS)):
+        strategy = CASES["fedpbc"].make(clients, directory=tmp_path, newcomers="now")
+        play(strategy, InProcessGrid(app, names(clients)), rounds)
+    assert [t for t, i in trained if i == M - 1] == [4, 5, 6, 7]
