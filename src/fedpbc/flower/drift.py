@@ -117,7 +117,7 @@ class ClientControl:
         content[CHANGE] = _record({name: new - self.own[name] for name, new in renewed.items()})
         state = self.context.state
         state[KEPT], state[PENDING] = _record(self.own), _record(renewed)
-        state[KEPT_OF] = self._of(self.order.accepted, self.order.round)
+        state[KEPT_OF] = self._of(-1 if self.lost else self.order.accepted, self.order.round)
 
     def _of(self, kept: int, pending: int) -> ConfigRecord:
         return ConfigRecord({"epoch": self.order.epoch, "kept": kept, "pending": pending})

@@ -59,7 +59,7 @@ class FedPBC(UnreliableClients):
         """A client that was never met goes on from x^0, or from x^t if newcomers do."""
         super().welcome(client)
         if not self.from_start:
-            client.version, client.base = max(self.round, 0), self.bases.latest
+            client.version, client.base = self.ledger.round, self.bases.latest
 
     def order(self, client: Client, **fields: Any) -> Order:
         """Rounds v_i, ..., t, or the latest max_catchup of them."""
