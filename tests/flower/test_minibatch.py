@@ -6,7 +6,7 @@ import numpy as np
 import oracle
 import pytest
 import rivals
-from apps import CASES, grid_of, play, trace
+from apps import CASES, grid_of, trace
 from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
