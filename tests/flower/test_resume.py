@@ -135,9 +135,10 @@ def test_half_a_line_does_no_harm(name, tmp_path, monkeypatch):
             raise Killed
         append(self, line)
 
-    with monkeypatch.context() as patch, pytest.raises(Killed):
+    with monkeypatch.context() as patch:
         patch.setattr(Journal, "append", torn)
-        run("fedpbc", tmp_path)
+        with pytest.raises(Killed):
+            run("fedpbc", tmp_path)
     check("fedpbc", tmp_path, run("fedpbc", tmp_path, 1))
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert [line["round"] for line in lines] == list(range(ROUNDS))
@@ -172,8 +173,8 @@ def test_killed_for_real(tmp_path):
     """SIGKILL, again and again, until a server gets to the end."""
     here, log = Path(__file__).parent, tmp_path / "run" / "participation.jsonl"
     command = [sys.executable, "-c", SERVER, "fedpbc", str(tmp_path / "run"), str(here), str(here.parent)]
-    done = 0
-    for kills in range(10):
+    done = kills = 0
+    for _ in range(10):
         process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
         while process.poll() is None:
             lines = log.read_bytes().count(b"\n") if log.is_file() else 0
@@ -184,6 +185,7 @@ def test_killed_for_real(tmp_path):
         if process.wait(60) == 0:
             break
         assert process.returncode == -signal.SIGKILL
+        kills += 1
         done = log.read_bytes().count(b"\n")
     assert kills >= 2
     active = realised(tmp_path / "run")
@@ -250,10 +252,10 @@ def test_other_settings_are_another_federation(case, options, key, tmp_path):
 
 def test_another_model_is_another_federation(tmp_path):
     run("fedpbc", tmp_path, rounds=3)
+    strategy, other = CASES["fedpbc"].make(M, directory=tmp_path), record_of(np.zeros(D))
+    del other["layer.bias"]
     with pytest.raises(ConfigError, match="arrays"):
-        other = record_of(np.zeros(D))
-        del other["layer.bias"]
-        CASES["fedpbc"].make(M, directory=tmp_path).start(grid_of(quadratic_app(U), ATTEMPTS[0]), other, ROUNDS)
+        strategy.start(grid_of(quadratic_app(U), ATTEMPTS[0]), other, ROUNDS)
     with pytest.raises(ConfigError, match="num_rounds = 2"):
         run("fedpbc", tmp_path, rounds=2)
 
@@ -332,3 +334,13 @@ def test_spilled_bases(tmp_path):
     rest = models(tmp_path / "halves", True)
     np.testing.assert_allclose(np.concatenate([first, rest]), expected_models, atol=1e-12)
     assert 1 <= most <= 2
+
+
+def test_a_newcomer_after_a_restart_begins_with_the_round_it_comes_in(tmp_path):
+    """``newcomers = "now"``: from the latest model, and with no round that was over before."""
+    trained: list[tuple[int, int]] = []
+    app = quadratic_app(U, before=lambda t, i: trained.append((t, i)))
+    for clients, rounds in ((M - 1, 4), (M, ROUNDS)):
+        strategy = CASES["fedpbc"].make(clients, directory=tmp_path, newcomers="now")
+        play(strategy, InProcessGrid(app, names(clients)), rounds)
+    assert [t for t, i in trained if i == M - 1] == [4, 5, 6, 7]

@@ -116,7 +116,7 @@ def test_a_client_that_is_offline_is_inactive():
 
 @pytest.mark.parametrize("seed", range(2))
 def test_the_mean_of_all_models_does_not_depend_on_the_links(seed):
-    """(1/m) sum_i x_i = (1 - (1 - eta)^(s t)) ubar; in a last round without local steps, all together, x is the mean."""
+    """(1/m) sum_i x_i = (1 - (1 - eta)^(s t)) ubar; in a last round of all without local steps, x is the mean."""
     eta, rounds, p = 0.01, 31, np.linspace(0.1, 0.9, M)
     up, down = (random_trace(seed + k, rounds, M, p[:: 1 - 2 * k]) for k in (0, 1))
     up[-1] = down[-1] = True
