@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -113,7 +114,9 @@ def _header(start: bytes) -> tuple[tuple[int, ...], Literal["C", "F"], np.dtype,
     file = io.BytesIO(start)
     if np.lib.format.read_magic(file) != (1, 0):
         raise ValueError("it is not in version 1.0 of the .npy format")
-    shape, fortran_order, dtype = np.lib.format.read_array_header_1_0(file)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of headers that Python 2 would have written
+        shape, fortran_order, dtype = np.lib.format.read_array_header_1_0(file)
     if dtype.hasobject:
         raise ValueError("it holds Python objects")
     return shape, "F" if fortran_order else "C", dtype, file.tell()

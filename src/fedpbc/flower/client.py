@@ -10,7 +10,7 @@ from typing import cast
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp.typing import ClientAppCallable
 
-from fedpbc.flower.arrays import Layout, Refused, models_of
+from fedpbc.flower.arrays import Layout, Refused, models_of, sane
 from fedpbc.flower.drift import ClientControl
 from fedpbc.flower.protocol import IDENTIFY, RECORD, SERVER_ROUND, Answer, Order, only_arrays
 
@@ -107,7 +107,8 @@ class _Replay:
         return self.order.first, 0.0, cast(ArrayRecord, self.message.content[self.order.arrays_key])
 
     def _keep(self) -> None:
-        if self.order.keep_progress:
+        """Keep the model for the next order, unless it diverged: then the client begins from its base again."""
+        if self.order.keep_progress and sane(models_of(self.arrays)):
             self.context.state[PROGRESS] = self.arrays
             self.context.state[PROGRESS_OF] = ConfigRecord(
                 {"base": self.order.base, "first": self.order.first, "done": self.done, "length": self.length}

@@ -70,7 +70,7 @@ def gather(strategy: UnreliableClients, grid: Grid) -> None:
     said, wanted = time.monotonic(), strategy.min_available_nodes
     while True:
         deadline = time.monotonic() + strategy.round_deadline
-        strategy.ledger = Ledger(strategy.round + 1, deadline)  # of the round that will be the next
+        strategy.ledger = Ledger(strategy.round, deadline)
         waiting: set[str] = set()
         while time.monotonic() < deadline:
             for group in strategy.ask(grid, identify_only=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Container
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -44,6 +45,12 @@ class Roster:
         """The client that lives in this node now; None when we have not met it, or it moved."""
         client = self._of_node.get(node)
         return client if client is not None and client.node == node else None
+
+    def settle(self, online: Container[int]) -> None:
+        """A client whose node has gone, and that lives in another one that is online, is asked there again."""
+        for node, client in self._of_node.items():
+            if client.node not in online and node in online:
+                client.node = node
 
     def unknown(self, node: int) -> bool:
         """Whether nobody knows who lives in this node; nodes that were left or turned away stay known."""

@@ -77,7 +77,7 @@ class UnreliableClients(FlowerFedAvg):
         fraction = options.get("fraction_train", 1.0)
         require("fraction_train", fraction, fraction == 1.0, "1.0: every client is asked every round")
         super().__init__(**options)
-        self.min_available_nodes = max(self.min_available_nodes, self.min_train_nodes)
+        self.min_available_nodes = max(self.min_available_nodes, options.get("min_train_nodes", 0))
         self.checkpoint: Checkpoint | None = None
         self.train_rounds = FOREVER
         self.round = 0
@@ -249,6 +249,7 @@ class UnreliableClients(FlowerFedAvg):
     def ask(self, grid: Grid, identify_only: bool = False) -> Iterator[list[Message]]:
         """Messages to the nodes that are online and were not asked yet, those with the same arrays together."""
         self._keys = {node.node_id: node.public_key.hex() for node in grid.get_nodes()}
+        self.roster.settle(self._keys)
         unknown = [n for n in self._keys if self.roster.unknown(n) and not self.ledger.tried(n, IDENTIFY)]
         groups: dict[str, list[Client]] = {}
         for node in [] if identify_only else self._keys:
