@@ -225,8 +225,8 @@ def test_the_quadratic_example_is_algorithm_2_and_goes_on_from_its_checkpoint(mo
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_every_strategy_runs_in_the_quadratic_example(strategy, monkeypatch, tmp_path):
-    trace = str(write_trace(tmp_path / "links.csv", uneven_links(60, 10)))
-    overrides = {"strategy": strategy, "trace": trace, "num_server_rounds": 60}
+    trace = str(write_trace(tmp_path / "links.csv", uneven_links(25, 10)))
+    overrides = {"strategy": strategy, "trace": trace, "num_server_rounds": 25}
     distances = [line["distance"] for line in run_in_process(monkeypatch, "numpy_quadratic", tmp_path, **overrides)]
     assert distances[-1] < 0.75 * distances[0]
     assert json.loads((tmp_path / "checkpoint.json").read_text())["settings"]["strategy"] == strategy
