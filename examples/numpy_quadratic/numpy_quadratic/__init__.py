@@ -1,0 +1,1 @@
+"""Quadratics with exact gradients: the counterexample of the FedPBC paper as a Flower app."""

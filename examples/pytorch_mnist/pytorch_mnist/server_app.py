@@ -1,0 +1,44 @@
+"""The server: a strategy by name, the rounds, and the final metrics."""
+
+from flwr.app import ArrayRecord, Context, MetricRecord, UserConfig
+from flwr.serverapp import Grid, ServerApp
+
+from fedpbc.flower import MIFA, SCAFFOLD, FedAU, FedAvg, FedPBC, FedVARP, UnreliableClients
+from pytorch_mnist.task import accuracy, learning_rate, make_model
+
+STRATEGIES = {s.method: s for s in (FedPBC, FedAvg, FedAU, MIFA, FedVARP, SCAFFOLD)}
+
+app = ServerApp()
+
+
+def make_strategy(config: UserConfig) -> UnreliableClients:
+    """The strategy that the run config names. Raises ValueError for an unknown name."""
+    name, first = str(config["strategy"]), float(config["learning-rate"])
+    if name not in STRATEGIES:
+        raise ValueError(f"strategy = {name!r}: must be one of {', '.join(STRATEGIES)}")
+    options = {} if name != "mifa" else {"learning_rate": lambda t: learning_rate(first, t + 1)}
+    return STRATEGIES[name](
+        round_deadline=float(config["round-deadline"]),
+        num_clients=int(config["num-clients"]),
+        min_available_nodes=int(config["num-clients"]),
+        directory=str(config["directory"]) or None,
+        cooldown=int(config["cooldown"]),
+        fraction_evaluate=0.0,
+        **options,
+    )
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """All rounds, or those that the checkpoint in ``directory`` left to do."""
+    config = context.run_config
+    rounds = int(config["num-server-rounds"])
+    model = make_model()
+
+    def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord:
+        model.load_state_dict(arrays.to_torch_state_dict())
+        return MetricRecord({"accuracy": accuracy(model)})
+
+    initial = ArrayRecord(model.state_dict())
+    result = make_strategy(config).start(grid, initial, num_rounds=rounds, evaluate_fn=evaluate)
+    print(f"after round {rounds}: {dict(result.evaluate_metrics_serverapp[rounds])}")
