@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN = .venv/bin
 
-.PHONY: demo test lint results bench clean
+.PHONY: demo deploy-demo test torch lint results bench clean
 
 # Fig. 2 of the paper in full, and a short Fig. 3.
 demo: .venv/.ready
@@ -13,6 +13,10 @@ demo: .venv/.ready
 
 test: .venv/.ready
 	$(BIN)/python -m pytest -n 2
+
+# PyTorch (CPU is enough) for the tests of examples/pytorch_mnist, which are skipped without it.
+torch: .venv/.ready
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch==2.13.0
 
 lint: .venv/.ready
 	$(BIN)/ruff check .

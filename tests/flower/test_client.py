@@ -35,8 +35,8 @@ class Calls:
 
 @pytest.mark.parametrize("lost_in", [None, 14])
 def test_a_long_catch_up_is_done_in_pieces(lost_in, monkeypatch, tmp_path):
-    """Two rounds fit into 3/4 of a minute: a client that missed ten rounds is back after nine more, not never."""
-    back, rounds = (19, 24) if lost_in is None else (27, 30)
+    """Three rounds fit into a minute: a client that missed ten rounds is back after four more, not never."""
+    back, rounds = (14, 24) if lost_in is None else (20, 30)
     up, down = np.ones((rounds, M), bool), np.ones((rounds, M), bool)
     down[:10, 2] = False
     calls = Calls(monkeypatch)
@@ -54,10 +54,10 @@ def test_a_long_catch_up_is_done_in_pieces(lost_in, monkeypatch, tmp_path):
     np.testing.assert_allclose(models, expected(rivals.FedPBC(), U, active), atol=1e-9, rtol=0)
     once = list(range(rounds))
     assert calls.rounds[0] == once
-    assert calls.rounds[2] == (once if lost_in is None else [*range(8), *once])
+    assert calls.rounds[2] == (once if lost_in is None else [*range(12), *once])
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert [line["catching_up"] != {} for line in lines] == [10 <= t < back for t in range(rounds)]
-    assert lines[10]["catching_up"] == {"2": 9}  # of rounds 0..10 two are done
+    assert lines[10]["catching_up"] == {"2": 8}  # of rounds 0..10 three are done
 
 
 def test_a_reply_that_got_lost_is_not_computed_twice():
