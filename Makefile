@@ -11,6 +11,10 @@ demo: .venv/.ready
 	@echo "Figures: runs/demo/*/figure.png. FedAvg ahead of FedPBC in the second table is no mistake:"
 	@echo "docs/results.md says under which links FedPBC helps, and under which it loses."
 
+# A Flower deployment on this machine; one SuperNode dies in mid-run and comes back (about three minutes).
+deploy-demo: .venv/.ready
+	$(BIN)/python examples/deploy_demo.py
+
 test: .venv/.ready
 	$(BIN)/python -m pytest -n 2
 

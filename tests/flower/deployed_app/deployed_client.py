@@ -1,0 +1,33 @@
+"""The client: quadratics F_i(x) = a_i ||x - u_i||^2 / 2 with exact gradients, as slow as it is told to be.
+
+The a_i differ, so that every x^t depends on who was heard before; with equal ones the mean of all models would not.
+"""
+
+import time
+from pathlib import Path
+
+import numpy as np
+from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+
+from fedpbc.flower import fedpbc_mod
+
+app = ClientApp()
+
+
+@app.train(mods=[fedpbc_mod])
+def train(message, context):
+    name, config = context.node_config["client-id"], context.run_config
+    mark = Path(config["marks"]) / name  # there while this client computes
+    mark.touch()
+    i = int(name.removeprefix("client-"))
+    center = np.random.default_rng(i).normal(i, 1.0, 5)
+    (x,) = message.content["arrays"].to_numpy_ndarrays()
+    eta = config["learning-rate"] / ((message.content["config"]["server-round"] - 1) / 5 + 1) ** 0.5
+    for _ in range(config["local-steps"]):
+        x = x - eta * (1 + i / 2) * (x - center)
+    time.sleep(config["delay"])
+    mark.unlink(missing_ok=True)
+    return Message(
+        RecordDict({"arrays": ArrayRecord([x]), "metrics": MetricRecord({"num-examples": 1})}), reply_to=message
+    )
