@@ -47,6 +47,8 @@ CASES = {
     "fedvarp": _case(flower.FedVARP, rivals.FedVARP(0.6), server_learning_rate=0.6),
     "scaffold": _case(flower.SCAFFOLD, rivals.Scaffold(0.8, held_by_server=True), server_learning_rate=0.8),
     "scaffold by client": _case(flower.SCAFFOLD, rivals.Scaffold(), controls="client"),
+    "corrected": _case(flower.FedPBCCorrected, rivals.FedPBCCorrected("full")),
+    "corrected light": _case(flower.FedPBCCorrected, rivals.FedPBCCorrected("light"), correction="light"),
 }
 
 

@@ -58,36 +58,38 @@ class Ledger:
     bytes_down: int = 0
     bytes_up: int = 0
     started: float = field(default_factory=time.monotonic)
+    _tried: set[tuple[int, str]] = field(default_factory=set)
+    _by_id: dict[str, Asked] = field(default_factory=dict)
 
     def sent(self, message: Message, order: Order, client: Client | None) -> Message:
         """Note that ``message`` goes out."""
         self.asked.append(Asked(message.metadata, order, client))
+        self._tried.add((message.metadata.dst_node_id, order.kind))
         self.bytes_down += sum(size(message.content))
         return message
 
-    def busy(self, node: int) -> bool:
-        """Whether something sent to this node is still unanswered."""
-        return any(a.metadata.dst_node_id == node and not a.answered for a in self.asked)
-
     def tried(self, node: int, kind: str) -> bool:
         """Whether this node was asked for this already."""
-        return any(a.metadata.dst_node_id == node and a.order.kind == kind for a in self.asked)
+        return (node, kind) in self._tried
 
-    def pending(self) -> list[str]:
-        """Ids of the messages without an answer."""
-        return [a.metadata.message_id for a in self.asked if not a.answered and a.metadata.message_id]
+    def find(self, message: Message) -> Asked | None:
+        """What ``message`` answers; None when this round did not ask."""
+        wanted = message.metadata.reply_to_message_id
+        if wanted not in self._by_id:  # ids are known only after sending
+            self._by_id = {asked.metadata.message_id: asked for asked in self.asked if asked.metadata.message_id}
+        return self._by_id.get(wanted)
 
     def match(self, message: Message) -> Asked:
         """What ``message`` is the answer to. Raises Refused for whatever this round did not ask, or asked once."""
-        found = [a for a in self.asked if a.metadata.message_id == message.metadata.reply_to_message_id]
-        if not found or not found[0].metadata.message_id:
-            raise Refused(f"answers nothing that was asked in round {self.round}")
-        if message.has_content() and message.metadata.src_node_id != found[0].metadata.dst_node_id:
+        asked = self.find(message)
+        if asked is None:
+            raise Refused(f"answers nothing that was asked in round {self.round + 1}")
+        if message.has_content() and message.metadata.src_node_id != asked.metadata.dst_node_id:
             raise Refused("answers what another node was asked")
-        if found[0].answered:
+        if asked.answered:
             raise Refused("answers what was answered already")
-        found[0].answered = True
-        return found[0]
+        asked.answered = True
+        return asked
 
     def take(self, asked: Asked, message: Message, layout: Layout) -> None:
         """Count the reply of a client. Raises Refused unless it is what was asked for."""

@@ -313,8 +313,8 @@ class UnreliableClients(FlowerFedAvg):
 
     def introduces(self, message: Message) -> bool:
         """Whether ``message`` says who lives in a node."""
-        asked_id = message.metadata.reply_to_message_id
-        return any(a.metadata.message_id == asked_id and a.client is None for a in self.ledger.asked)
+        asked = self.ledger.find(message)
+        return asked is not None and asked.client is None
 
     def _accept(self, reply: Reply) -> None:
         try:

@@ -1,0 +1,86 @@
+"""The figure and the numbers of a strategy's directory, and options of strategies."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from apps import CASES, centers, grid_of, play, quadratic_app
+
+from fedpbc.errors import ConfigError
+from fedpbc.files import Journal
+from fedpbc.flower import MIFA, FedAU, FedPBC, FedPBCCorrected, FedVARP
+from fedpbc.report.deployment import describe_deployment, draw_deployment, read_deployment
+
+M, ROUNDS = 4, 6
+ACTIVE = np.array([[1, 1, 0, 0], [0, 0, 0, 0], [1, 1, 1, 1], [1, 0, 1, 0], [0, 1, 0, 0], [1, 1, 1, 0]], bool)
+
+
+@pytest.fixture
+def directory(tmp_path):
+    play(CASES["fedpbc"].make(M, directory=tmp_path / "run"), grid_of(quadratic_app(centers(M)), ACTIVE), ROUNDS)
+    return tmp_path / "run"
+
+
+def test_the_numbers_are_those_of_the_logs(directory):
+    found = dict(describe_deployment(read_deployment(directory)))
+    assert found["rounds"] == "6, 1 of them without anybody"
+    assert found["clients"] == f"4, on average {ACTIVE.sum(axis=1).mean():.1f} heard in a round"
+
+
+def test_every_client_has_a_row_and_every_round_a_column(directory):
+    line = json.loads((directory / "metrics.jsonl").read_text().splitlines()[-1])
+    changed = line | {"round": 6, "refused": [{"client": "3", "reason": "x"}], "catching_up": {"2": 4}}
+    Journal(directory / "metrics.jsonl").append(changed)
+    Journal(directory / "participation.jsonl").append({"round": 6, "clients": ["0"]})
+    figure = draw_deployment(read_deployment(directory))
+    ax = next(ax for ax in figure.axes if ax.images)
+    image = ax.images[0].get_array()
+    assert image.shape == (M, ROUNDS + 1, 3)
+    colors = [tuple(color) for color in image[:, -1]]
+    assert len(set(colors)) == M  # heard, not heard, catching up, refused
+    heard = (image[:, :-1] == image[0, 0]).all(axis=2).T
+    np.testing.assert_array_equal(heard, ACTIVE)
+
+
+def test_the_command_writes_the_figure(fedpbc, directory):
+    status, out, error = fedpbc("report", str(directory))
+    assert status == 0, error
+    assert (directory / "figure.png").stat().st_size > 10_000
+    assert "6, 1 of them without anybody" in out
+
+
+def test_a_directory_without_a_closed_round_is_one_line(fedpbc, tmp_path):
+    (tmp_path / "participation.jsonl").write_text("")
+    status, _, error = fedpbc("report", str(tmp_path))
+    assert status == 2
+    assert error.count("\n") == 1
+    assert "no round is closed yet" in error
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: FedPBC(round_deadline=0), r"round_deadline = 0: must be a number > 0"),
+        (lambda: FedPBC(round_deadline="60"), r'round_deadline = "60": must be a number > 0'),
+        (lambda: FedPBC(round_deadline=float("nan")), r"round_deadline = nan"),
+        (lambda: FedPBC(round_deadline=1, poll_interval=2), r"poll_interval = 2: must be at most round_deadline"),
+        (lambda: FedPBC(round_deadline=60, fraction_train=0.5), r"fraction_train = 0.5: must be 1.0"),
+        (lambda: FedPBC(round_deadline=60, max_catchup=-1), r"max_catchup = -1: must be an integer >= 0"),
+        (lambda: FedPBC(round_deadline=60, newcomers="later"), r'newcomers = "later": must be "start" or "now"'),
+        (lambda: FedPBC(round_deadline=60, spill=True), r"spill = true: must be False without a directory"),
+        (lambda: FedPBC(round_deadline=60, num_clients=2.5), r"num_clients = 2.5: must be an integer >= 1"),
+        (lambda: FedPBC(round_deadline=60, cooldown=True), r"cooldown = true: must be an integer >= 0"),
+        (lambda: FedAU(round_deadline=60, num_clients=None), r"num_clients = None: must be given"),
+        (lambda: FedAU(round_deadline=60, num_clients=3, cutoff=-1), r"cutoff = -1"),
+        (lambda: MIFA(round_deadline=60, num_clients=3, learning_rate=0), r"learning_rate = 0: must be a number > 0"),
+        (lambda: FedVARP(round_deadline=60, num_clients=3, server_learning_rate=-1), r"server_learning_rate = -1"),
+        (lambda: FedPBCCorrected(round_deadline=60, num_clients=3, correction="half"), r'correction = "half"'),
+        (lambda: FedPBCCorrected(round_deadline=60, num_clients=3, max_catchup=2), r"max_catchup = 2: must be 0"),
+    ],
+)
+def test_a_bad_option_is_one_line(make, message):
+    with pytest.raises(ConfigError, match=f"^{message}") as raised:
+        make()
+    assert "\n" not in str(raised.value)
