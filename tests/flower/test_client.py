@@ -248,7 +248,7 @@ def committed(strategy: Any, grid: InProcessGrid) -> dict[str, np.ndarray]:
 
 
 def control(strategy: Any) -> np.ndarray:
-    return np.concatenate([part.ravel() for part in strategy.control.row(0).values()])
+    return np.concatenate([part.ravel() for part in strategy.tables["control"].row(0).values()])
 
 
 @pytest.mark.parametrize("rounds", [19, 20])

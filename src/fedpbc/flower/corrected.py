@@ -10,16 +10,15 @@ from flwr.app import ArrayRecord
 from fedpbc.aggregation import masked_mean
 from fedpbc.algorithms.fedpbc_corrected import correct_full, correct_light
 from fedpbc.flower.arrays import Model, Refused
-from fedpbc.flower.checkpoint import Pieces
 from fedpbc.flower.fedpbc import FedPBC
 from fedpbc.flower.ledger import Reply
 from fedpbc.flower.options import one_of, require
 from fedpbc.flower.protocol import SHIFT
 from fedpbc.flower.roster import Client
-from fedpbc.flower.table import Table, Updates
+from fedpbc.flower.table import KeepsTables, Updates
 
 
-class FedPBCCorrected(FedPBC):
+class FedPBCCorrected(KeepsTables, FedPBC):
     """FedPBC whose clients take their steps along g + z_i, so that at a constant step size nothing is biased.
 
     x^(t+1) = mean over A^t of xhat_i, and z_i += (xhat_i - x^(t+1))/h_A (light; h_A the largest h_i in A^t) or
@@ -33,7 +32,6 @@ class FedPBCCorrected(FedPBC):
     """
 
     method = "fedpbc_corrected"
-    remembers = True
 
     def __init__(
         self,
@@ -52,13 +50,13 @@ class FedPBCCorrected(FedPBC):
         """Beside those of FedPBC: correction."""
         return super().settings() | {"correction": self.correction}
 
-    def begin(self) -> None:
-        """z_i = 0."""
-        self.table = Table(self.layout, self.m)
+    def num_rows(self) -> dict[str, int]:
+        """The z_i."""
+        return {"row": self.m}
 
     def extras(self, client: Client) -> dict[str, ArrayRecord]:
         """z_i."""
-        return {SHIFT: self.layout.companion().record(self.table.row(client.index))}
+        return {SHIFT: self.layout.companion().record(self.tables["row"].row(client.index))}
 
     def check(self, reply: Reply) -> None:
         """Raise Refused when steps were not taken through ``drift_correction``."""
@@ -78,23 +76,10 @@ class FedPBCCorrected(FedPBC):
         length[[r.client.index for r in replies]] = [r.answer.length for r in replies]
         new, active = self.layout.empty(), trained.reported
         for (name, block, xhat), (_, _, base) in zip(trained.blocks(), starts.blocks(), strict=True):
-            z, h = self.table.rows[name][:, block], length.astype(xhat.dtype)
+            z, h = self.tables["row"].rows[name][:, block], length.astype(xhat.dtype)
             mean = masked_mean(xhat, active, otherwise=self.flat[name][block])
             full = self.correction == "full"
             z[:] = correct_full(z, base, xhat, h, active) if full else correct_light(z, mean, xhat, h, active)
             new[name][block] = mean
-        self.table.wrote(t, active)
+        self.tables["row"].wrote(t, active)
         return new
-
-    def memory(self) -> dict[str, Any]:
-        """When each z_i was changed."""
-        return {"table": self.table.state()}
-
-    def pieces(self) -> Pieces:
-        """The z_i."""
-        return self.table.pieces()
-
-    def recall(self, memory: dict[str, Any]) -> None:
-        """The z_i as they were."""
-        assert self.checkpoint is not None
-        self.table = Table.restore(self.layout, self.m, memory["table"], self.checkpoint.read)

@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
@@ -16,9 +16,7 @@ from flwr.serverapp.strategy import Result
 from fedpbc.errors import ConfigError
 from fedpbc.flower.ledger import Ledger
 from fedpbc.flower.protocol import RECORD
-
-if TYPE_CHECKING:
-    from fedpbc.flower.strategy import UnreliableClients
+from fedpbc.flower.rounds import Rounds
 
 log = logging.getLogger("flwr")
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
@@ -30,7 +28,7 @@ SAY_WAITING = 10.0
 
 
 def run(
-    strategy: UnreliableClients,
+    strategy: Rounds,
     grid: Grid,
     initial: ArrayRecord,
     num_rounds: int,
@@ -65,7 +63,7 @@ def run(
         strategy.close()
 
 
-def gather(strategy: UnreliableClients, grid: Grid) -> None:
+def gather(strategy: Rounds, grid: Grid) -> None:
     """Wait until ``min_available_nodes`` clients are online and have said who they are."""
     said, wanted = time.monotonic(), strategy.min_available_nodes
     while True:
@@ -86,7 +84,7 @@ def gather(strategy: UnreliableClients, grid: Grid) -> None:
             time.sleep(strategy.poll_interval)
 
 
-def _round(strategy: UnreliableClients, grid: Grid, number: int, result: Result, config: ConfigRecord) -> None:
+def _round(strategy: Rounds, grid: Grid, number: int, result: Result, config: ConfigRecord) -> None:
     messages = strategy.configure_train(number, result.arrays, config, grid)
     _, metrics = strategy.aggregate_train(number, _exchange(strategy, grid, messages))
     result.arrays = strategy.arrays
@@ -94,7 +92,7 @@ def _round(strategy: UnreliableClients, grid: Grid, number: int, result: Result,
         result.train_metrics_clientapp[number] = metrics
 
 
-def _exchange(strategy: UnreliableClients, grid: Grid, messages: Iterable[Message]) -> list[Message]:
+def _exchange(strategy: Rounds, grid: Grid, messages: Iterable[Message]) -> list[Message]:
     """The replies of the round: until all who were asked have answered, or the deadline. Newcomers are asked too."""
     replies: list[Message] = []
     waiting, ledger = _push(grid, list(messages)), strategy.ledger
@@ -120,7 +118,7 @@ def _exchange(strategy: UnreliableClients, grid: Grid, messages: Iterable[Messag
             _sleep_until(now + LOOK_FOR_NODES, ledger.deadline)
 
 
-def _evaluate(strategy: UnreliableClients, grid: Grid, number: int, config: ConfigRecord) -> MetricRecord | None:
+def _evaluate(strategy: Rounds, grid: Grid, number: int, config: ConfigRecord) -> MetricRecord | None:
     """The mean of what the clients measure; those that do not answer before the deadline are left out."""
     waiting = _push(grid, list(strategy.configure_evaluate(number, strategy.arrays, config, grid)))
     if not waiting:
@@ -155,7 +153,7 @@ def _sleep_until(then: float, at_most: float) -> None:
     time.sleep(max(0.0, min(then, at_most) - time.monotonic()))
 
 
-def _result_so_far(strategy: UnreliableClients) -> Result:
+def _result_so_far(strategy: Rounds) -> Result:
     """The result of the rounds that the checkpoint has."""
     result = Result(arrays=strategy.arrays)
     for line in strategy.logs.lines("metrics"):
@@ -173,7 +171,7 @@ def _kinds(result: Result) -> tuple[tuple[str, dict[int, MetricRecord]], ...]:
 
 
 def _keep_evaluation(
-    strategy: UnreliableClients,
+    strategy: Rounds,
     result: Result,
     number: int,
     federated: MetricRecord | None,

@@ -12,12 +12,11 @@ from fedpbc.algorithms.fedau import Intervals, init, weights
 from fedpbc.algorithms.fedvarp import surrogate
 from fedpbc.algorithms.mifa import remember
 from fedpbc.flower.arrays import Model
-from fedpbc.flower.checkpoint import Pieces
 from fedpbc.flower.fedpbc import mean_of_replies
 from fedpbc.flower.ledger import Reply
 from fedpbc.flower.options import positive, require, whole
 from fedpbc.flower.strategy import UnreliableClients
-from fedpbc.flower.table import Table, Updates
+from fedpbc.flower.table import KeepsTables, Updates
 from fedpbc.types import Link
 
 
@@ -98,7 +97,7 @@ class FedAU(KnownClients):
         self.intervals = Intervals(**{name: np.array(memory[name], dtypes[name].dtype) for name in dtypes})
 
 
-class MIFA(KnownClients):
+class MIFA(KeepsTables, KnownClients):
     """x -= (eta_t/m) sum over ALL clients of G_i, their latest update divided by its eta (arXiv 2106.04159).
 
     learning_rate: eta_t, a number or a function of the round t = 0, 1, ...; the one that the clients use. wait: the
@@ -126,36 +125,23 @@ class MIFA(KnownClients):
         """Beside the common ones: wait, and the learning rate of round 0."""
         return super().settings() | {"wait": self.wait, "learning_rate in round 0": float(self.learning_rate(0))}
 
-    def begin(self) -> None:
-        """G_i = 0."""
-        self.table = Table(self.layout, self.m)
+    def num_rows(self) -> dict[str, int]:
+        """The G_i."""
+        return {"row": self.m}
 
     def rule(self, t: int, replies: list[Reply]) -> Model | None:
         """G_i anew for i in A^t; x^(t+1) = x^t - (eta_t/m) sum_i G_i, in an empty round too."""
-        updates, eta = self.updates(replies), self.learning_rate(t)
+        updates, eta, table = self.updates(replies), self.learning_rate(t), self.tables["row"]
         new = self.layout.empty()
         for name, block, update in updates.blocks():
-            rows = self.table.rows[name][:, block]
+            rows = table.rows[name][:, block]
             rows[:] = remember(rows, update, rows.dtype.type(eta), updates.reported)
             new[name][block] = self.flat[name][block] - rows.dtype.type(eta) * np.mean(rows, axis=0)
-        self.table.wrote(t, updates.reported)
-        return new if self.table.heard().all() or not self.wait else None
-
-    def memory(self) -> dict[str, Any]:
-        """When each G_i was made."""
-        return {"table": self.table.state()}
-
-    def pieces(self) -> Pieces:
-        """The G_i."""
-        return self.table.pieces()
-
-    def recall(self, memory: dict[str, Any]) -> None:
-        """The G_i as they were."""
-        assert self.checkpoint is not None
-        self.table = Table.restore(self.layout, self.m, memory["table"], self.checkpoint.read)
+        table.wrote(t, updates.reported)
+        return new if table.heard().all() or not self.wait else None
 
 
-class FedVARP(KnownClients):
+class FedVARP(KeepsTables, KnownClients):
     """x += eta_g (mean of all latest updates y + mean over A^t of (Delta_i - y_i)) (arXiv 2207.14130).
 
     server_learning_rate: eta_g. Server memory: m + 1 models. The other parameters are those of
@@ -174,34 +160,20 @@ class FedVARP(KnownClients):
         """Beside the common ones: server_learning_rate."""
         return super().settings() | {"server_learning_rate": self.server_learning_rate}
 
-    def begin(self) -> None:
-        """y_i = 0."""
-        self.table, self.mean = Table(self.layout, self.m), Table(self.layout, 1)
+    def num_rows(self) -> dict[str, int]:
+        """The y_i and their mean."""
+        return {"row": self.m, "mean": 1}
 
     def rule(self, t: int, replies: list[Reply]) -> Model | None:
         """x^(t+1) = x^t + eta_g surrogate, then y_i = Delta_i for i in A^t; an empty round leaves all as it is."""
         if not replies:
             return None
-        updates = self.updates(replies)
+        updates, table, means = self.updates(replies), self.tables["row"], self.tables["mean"]
         new = self.layout.empty()
         for name, block, update in updates.blocks():
-            rows, mean = self.table.rows[name][:, block], self.mean.rows[name][0, block]
+            rows, mean = table.rows[name][:, block], means.rows[name][0, block]
             step, rows[:], mean[:] = surrogate(rows, mean, update, updates.reported)
             new[name][block] = self.flat[name][block] + step.dtype.type(self.server_learning_rate) * step
-        self.table.wrote(t, updates.reported)
-        self.mean.wrote(t, np.array([True]))
+        table.wrote(t, updates.reported)
+        means.wrote(t, np.array([True]))
         return new
-
-    def memory(self) -> dict[str, Any]:
-        """When each y_i, and their mean, was made."""
-        return {"table": self.table.state(), "mean": self.mean.state()}
-
-    def pieces(self) -> Pieces:
-        """The y_i and their mean."""
-        return {**self.table.pieces(), **self.mean.pieces("mean")}
-
-    def recall(self, memory: dict[str, Any]) -> None:
-        """The y_i and their mean as they were."""
-        assert self.checkpoint is not None
-        self.table = Table.restore(self.layout, self.m, memory["table"], self.checkpoint.read)
-        self.mean = Table.restore(self.layout, 1, memory["mean"], self.checkpoint.read, "mean")

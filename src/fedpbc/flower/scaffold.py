@@ -11,18 +11,17 @@ from flwr.app import ArrayRecord
 from fedpbc.aggregation import masked_mean
 from fedpbc.algorithms.scaffold import renew, renew_mean
 from fedpbc.flower.arrays import Model, Refused
-from fedpbc.flower.checkpoint import Pieces
 from fedpbc.flower.ledger import Reply
 from fedpbc.flower.methods import KnownClients
 from fedpbc.flower.options import one_of, positive
 from fedpbc.flower.protocol import CONTROL, SHIFT, Order
 from fedpbc.flower.roster import Client
-from fedpbc.flower.table import Table
+from fedpbc.flower.table import KeepsTables
 
 log = logging.getLogger("flwr")
 
 
-class SCAFFOLD(KnownClients):
+class SCAFFOLD(KeepsTables, KnownClients):
     """Local steps along g - c_i + c; x += eta_g mean over A^t of Delta_i (arXiv 1910.06378, option II).
 
     c_i+ = c_i - c - Delta_i / h_i, h_i the sum of the learning rates of i's local steps; c+ = c + (1/m) sum over A^t
@@ -56,22 +55,23 @@ class SCAFFOLD(KnownClients):
         own = {"controls": self.controls, "server_learning_rate": self.server_learning_rate}
         return super().settings() | own
 
+    def num_rows(self) -> dict[str, int]:
+        """c, and the c_i where the server keeps them."""
+        return {"control": 1, "row": self.m if self.controls == "server" else 0}
+
     def begin(self) -> None:
         """c = c_i = 0."""
-        self.control, self.table = Table(self.layout, 1), Table(self.layout, self._num_rows())
+        super().begin()
         self.accepted, self.epoch = [-1] * self.m, 0
         self._sent: tuple[int, ArrayRecord] | None = None
-
-    def _num_rows(self) -> int:
-        return self.m if self.controls == "server" else 0
 
     def extras(self, client: Client) -> dict[str, ArrayRecord]:
         """c - c_i, or c where the client has c_i."""
         if self.round >= self.train_rounds:
             return {}
-        c = self.control.row(0)
+        c = self.tables["control"].row(0)
         if self.controls == "server":
-            own = self.table.row(client.index)
+            own = self.tables["row"].row(client.index)
             return {SHIFT: self.layout.companion().record({name: c[name] - own[name] for name in c})}
         if self._sent is None or self._sent[0] != self.round:
             self._sent = self.round, self.layout.companion().record(c)
@@ -104,11 +104,11 @@ class SCAFFOLD(KnownClients):
             step = masked_mean(update, updates.reported, otherwise=zero)
             new[name][block] = self.flat[name][block] + step.dtype.type(self.server_learning_rate) * step
             if self.controls == "server":
-                c, rows = self.control.rows[name][0, block], self.table.rows[name][:, block]
+                c, rows = self.tables["control"].rows[name][0, block], self.tables["row"].rows[name][:, block]
                 c[:], rows[:] = renew(c, rows, update, length.astype(rows.dtype), updates.reported)
         if self.controls == "server":
-            self.table.wrote(t, updates.reported)
-            self.control.wrote(t, np.array([True]))
+            self.tables["row"].wrote(t, updates.reported)
+            self.tables["control"].wrote(t, np.array([True]))
         return new
 
     def keep(self, heard: list[Reply]) -> None:
@@ -119,30 +119,21 @@ class SCAFFOLD(KnownClients):
         if lost:
             log.info("round %d: %s lost the control variate; all start from 0 again", self.round + 1, ", ".join(lost))
             self.epoch, self.accepted = self.epoch + 1, [-1] * self.m
-            self.control.clear()
+            self.tables["control"].clear()
             return
         changes = [self.layout.flatten(reply.change) for reply in heard if reply.change is not None]
         for name, block in self.layout.blocks():
-            c, change = self.control.rows[name][0, block], np.stack([model[name][block] for model in changes])
+            c, change = self.tables["control"].rows[name][0, block], np.stack([model[name][block] for model in changes])
             c[:] = renew_mean(c, change, np.ones(len(change), bool), self.m)
-        self.control.wrote(self.round, np.array([True]))
+        self.tables["control"].wrote(self.round, np.array([True]))
         for reply in heard:
             self.accepted[reply.client.index] = self.round
 
     def memory(self) -> dict[str, Any]:
-        """What was accepted when, and the names of c and the c_i."""
-        tables = {"control": self.control.state(), "table": self.table.state()}
-        return {"accepted": self.accepted, "epoch": self.epoch, **tables}
-
-    def pieces(self) -> Pieces:
-        """c and the c_i."""
-        return {**self.control.pieces("control"), **self.table.pieces()}
+        """When c and the c_i were written, and what was accepted when."""
+        return super().memory() | {"accepted": self.accepted, "epoch": self.epoch}
 
     def recall(self, memory: dict[str, Any]) -> None:
         """All as it was."""
-        assert self.checkpoint is not None
-        self.begin()
-        self.accepted, self.epoch = list(memory["accepted"]), memory["epoch"]
-        read = self.checkpoint.read
-        self.control = Table.restore(self.layout, 1, memory["control"], read, "control")
-        self.table = Table.restore(self.layout, self._num_rows(), memory["table"], read)
+        super().recall(memory)
+        self.accepted, self.epoch, self._sent = list(memory["accepted"]), memory["epoch"], None

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import secrets
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from typing import Any
 
 import numpy as np
 
 from fedpbc.flower.arrays import Layout, Model
 from fedpbc.flower.checkpoint import Pieces
+from fedpbc.flower.strategy import UnreliableClients
 
 
 class Updates:
@@ -35,7 +38,8 @@ class Updates:
 class Table:
     """A model per client, [m, d], zero until it is written; rows go to the checkpoint when they changed."""
 
-    def __init__(self, layout: Layout, num_rows: int) -> None:
+    def __init__(self, layout: Layout, num_rows: int, kind: str = "row") -> None:
+        self.kind = kind
         self.rows = layout.empty(num_rows)
         """[m, size] of every array."""
         self._names = [""] * num_rows
@@ -59,23 +63,48 @@ class Table:
         """For the checkpoint: the names of the rows, "" for those never written."""
         return self._names
 
-    def pieces(self, kind: str = "row") -> Pieces:
+    def pieces(self) -> Pieces:
         """The rows that were written, by name."""
-        return {f"{kind}-{name}": partial(self.row, i) for i, name in enumerate(self._names) if name}
+        return {f"{self.kind}-{name}": partial(self.row, i) for i, name in enumerate(self._names) if name}
 
     def row(self, index: int) -> Model:
         """One row of every array, flattened."""
         return {name: rows[index] for name, rows in self.rows.items()}
 
-    @classmethod
-    def restore(
-        cls, layout: Layout, num_rows: int, state: list[str], read: Callable[[str], Model], kind: str = "row"
-    ) -> Table:
+    def restore(self, state: list[str], read: Callable[[str], Model]) -> None:
         """From a checkpoint. Raises FedpbcError when a row is damaged."""
-        table = cls(layout, num_rows)
-        table._names = list(state)
+        self._names = list(state)
         for index, name in enumerate(state):
             if name:
-                for array, values in read(f"{kind}-{name}").items():
-                    table.rows[array][index] = values
-        return table
+                for array, values in read(f"{self.kind}-{name}").items():
+                    self.rows[array][index] = values
+
+
+class KeepsTables(UnreliableClients):
+    """Base of the strategies that keep models: tables by name, and what of them is in a checkpoint."""
+
+    remembers = True
+    tables: dict[str, Table]
+
+    @abstractmethod
+    def num_rows(self) -> dict[str, int]:
+        """How many models each table has."""
+
+    def begin(self) -> None:
+        """Zeros."""
+        self.tables = {kind: Table(self.layout, rows, kind) for kind, rows in self.num_rows().items()}
+
+    def memory(self) -> dict[str, Any]:
+        """When each row was written."""
+        return {"tables": {kind: table.state() for kind, table in self.tables.items()}}
+
+    def pieces(self) -> Pieces:
+        """The rows."""
+        return {name: get for table in self.tables.values() for name, get in table.pieces().items()}
+
+    def recall(self, memory: dict[str, Any]) -> None:
+        """The rows as they were."""
+        assert self.checkpoint is not None
+        KeepsTables.begin(self)
+        for kind, table in self.tables.items():
+            table.restore(memory["tables"][kind], self.checkpoint.read)

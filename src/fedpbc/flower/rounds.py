@@ -1,0 +1,379 @@
+"""Round by round, around the rule of a method: whom the server asks what, which replies count, what is kept."""
+
+from __future__ import annotations
+
+import logging
+import time
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import FedAvg as FlowerFedAvg
+
+from fedpbc.errors import ConfigError, shorten
+from fedpbc.flower.arrays import Layout, Model, Refused, models_of, sane
+from fedpbc.flower.bases import Bases
+from fedpbc.flower.checkpoint import Checkpoint, Logs, Pieces
+from fedpbc.flower.ledger import Ledger, Reply, describe, first_line
+from fedpbc.flower.metrics import average_metrics, spread
+from fedpbc.flower.options import positive, require, whole
+from fedpbc.flower.protocol import FOREVER, IDENTIFY, RECORD, SERVER_ROUND, TRAIN, Order
+from fedpbc.flower.roster import Client, Roster
+
+log = logging.getLogger("flwr")
+
+NOT_FINITE = "holds a value that is not finite, or huge"
+
+
+class Rounds(FlowerFedAvg):
+    """A strategy without its loop. Options and errors: those of ``UnreliableClients``, which the strategies are."""
+
+    method: ClassVar[str]
+    """Name in logs and checkpoints."""
+    keeps_base: ClassVar[bool] = False
+    """A client goes on from the last model it helped to form, not from the latest."""
+    from_start: bool = True
+    """A client that was never met goes on from x^0."""
+    remembers: ClassVar[bool] = False
+    """The rule keeps what clients sent, so that all of it is looked through for NaN before, not the mean after."""
+
+    def __init__(
+        self,
+        *,
+        round_deadline: float,
+        num_clients: int | None = None,
+        directory: str | Path | None = None,
+        cooldown: int = 0,
+        poll_interval: float = 0.2,
+        pin_names: bool = False,
+        spill: bool = False,
+        **options: Any,
+    ) -> None:
+        self.round_deadline, self.poll_interval = positive("round_deadline", round_deadline), poll_interval
+        good = positive("poll_interval", poll_interval) <= self.round_deadline
+        require("poll_interval", poll_interval, good, f"at most round_deadline = {round_deadline}")
+        self.num_clients = None if num_clients is None else whole("num_clients", num_clients, 1)
+        self.cooldown, self.pin_names, self.spill = whole("cooldown", cooldown), pin_names, spill
+        require("spill", spill, not spill or directory is not None, "False without a directory")
+        self.directory = Path(directory) if directory else None
+        fraction = options.get("fraction_train", 1.0)
+        require("fraction_train", fraction, fraction == 1.0, "1.0: every client is asked every round")
+        super().__init__(**options)
+        self.min_available_nodes = max(self.min_available_nodes, options.get("min_train_nodes", 0))
+        self.checkpoint: Checkpoint | None = None
+        self.train_rounds = FOREVER
+        self.round = 0
+        """t, the round that is open or comes next."""
+        self.own_loop = False
+        """Our own loop runs the rounds, not Flower's."""
+
+    @property
+    def arrays(self) -> ArrayRecord:
+        """x^t as it is sent."""
+        return self.bases.get(self.bases.latest)
+
+    # What a method adds.
+
+    @abstractmethod
+    def rule(self, t: int, replies: list[Reply]) -> Model | None:
+        """x^(t+1), flattened, from the replies of round t, in the order of names; None: it stays x^t.
+
+        May be called again with fewer replies, when the result is not finite. Not called in a cool-down, unless
+        clients go on from their own base.
+        """
+
+    def keep(self, heard: list[Reply]) -> None:
+        """The replies that the last call of ``rule`` was given count: take over what it prepared for later rounds."""
+
+    def begin(self) -> None:
+        """Set up what the rule keeps; ``self.layout`` and ``self.flat`` (x^0) are there."""
+
+    def extras(self, client: Client) -> dict[str, ArrayRecord]:
+        """What this client is sent beside the model."""
+        return {}
+
+    def order(self, client: Client, **fields: Any) -> Order:
+        """What this client is asked to do in this round."""
+        return Order(TRAIN, client.name, round=self.round, **fields)
+
+    def check(self, reply: Reply) -> None:
+        """Raise Refused for a reply the rule cannot use."""
+
+    def settings(self) -> dict[str, Any]:
+        """What must be the same when a checkpoint is taken up again; plain values."""
+        return {"num_clients": self.num_clients, "cooldown": self.cooldown, "pin_names": self.pin_names}
+
+    def memory(self) -> dict[str, Any]:
+        """What the rule keeps, as far as it is small: plain values."""
+        return {}
+
+    def pieces(self) -> Pieces:
+        """What the rule keeps, as far as it is large; a piece is never changed under the same name."""
+        return {}
+
+    def recall(self, memory: dict[str, Any]) -> None:
+        """Take ``memory`` and ``pieces`` of a checkpoint up again."""
+
+    # Begin and go on.
+
+    def prepare(self, initial: ArrayRecord, train_rounds: int = FOREVER) -> int:
+        """Begin with x^0, or go on from the checkpoint; the number of rounds that are done. Raises ConfigError."""
+        model = models_of(initial)
+        self.layout = Layout.of(model)
+        if not sane(model):
+            raise ConfigError("initial_arrays: hold a value that is not finite, or huge")
+        if self.directory is not None and self.checkpoint is None:
+            self.checkpoint = Checkpoint(self.directory)
+        self.train_rounds = train_rounds
+        self.roster, self.bases = Roster(self.num_clients), Bases(self.checkpoint, self.spill)
+        self.logs = Logs(self.directory)
+        saved = self.checkpoint.load() if self.checkpoint is not None else None
+        if saved is None:
+            self.flat = self.layout.flatten(model)
+            self.first_base, self.done = self.bases.add(initial), 0
+            self.begin()
+            self._save()
+        else:
+            self._resume(saved)
+        self.round = self.done
+        self.logs.keep_before(self.done)
+        return self.done
+
+    def close(self) -> None:
+        """Let another server write to ``directory``."""
+        if self.checkpoint is not None:
+            self.checkpoint.close()
+            self.checkpoint = None
+        self.own_loop = False
+
+    def _settings(self) -> dict[str, Any]:
+        shapes = {name: [str(self.layout.dtypes[name]), *shape] for name, shape in self.layout.shapes.items()}
+        rounds = {"num_rounds - cooldown": self.train_rounds} if self.cooldown else {}
+        return {"strategy": self.method, **self.settings(), **rounds, "arrays": shapes}
+
+    def _resume(self, saved: dict[str, Any]) -> None:
+        now = self._settings()
+        for key in [*now, *(key for key in saved["settings"] if key not in now)]:
+            if now.get(key) != saved["settings"].get(key):
+                was, new = saved["settings"].get(key), now.get(key)
+                what = f"{key} was {shorten(was)}, is {shorten(new)}"
+                raise ConfigError(f"directory = {self.directory}: belongs to another federation: {what}")
+        self.done, self.first_base = saved["rounds"], saved["first_base"]
+        self.roster.restore(saved["clients"])
+        self.bases.restore(saved["bases"], saved["latest"])
+        self.flat = self.layout.flatten(self.bases.model(self.bases.latest))
+        self.recall(saved["memory"])
+
+    def _save(self) -> None:
+        if self.checkpoint is None:
+            return
+        state = {
+            "settings": self._settings(), "rounds": self.done, "clients": self.roster.state(),
+            "bases": self.bases.names(), "latest": self.bases.latest, "first_base": self.first_base,
+            "memory": self.memory(),
+        }  # fmt: skip
+        models = {name: lambda name=name: self.bases.model(name) for name in self.bases.names()}
+        self.checkpoint.save(state, {**models, **self.pieces()})
+
+    # A round.
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Messages to all clients that are online; nodes we have not met are asked who they are."""
+        self.open(server_round - 1, config.copy())
+        groups = self.ask(grid)
+        if self.own_loop and self.spill:  # the others follow one by one, so that one spilled model at a time is read
+            return next(groups, [])
+        return [message for group in groups for message in group]
+
+    def open(self, t: int, config: ConfigRecord) -> None:
+        """Begin round t."""
+        self.round, self.config = t, config
+        self.ledger = Ledger(t, time.monotonic() + self.round_deadline)
+
+    def ask(self, grid: Grid, identify_only: bool = False) -> Iterator[list[Message]]:
+        """Messages to the nodes that are online and were not asked yet, those with the same arrays together."""
+        self._keys = {node.node_id: node.public_key.hex() for node in grid.get_nodes()}
+        self.roster.settle(self._keys)
+        unknown = [n for n in self._keys if self.roster.unknown(n) and not self.ledger.tried(n, IDENTIFY)]
+        groups: dict[str, list[Client]] = {}
+        for node in [] if identify_only else self._keys:
+            client = self.roster.at(node)
+            if client is not None and not self.ledger.tried(node, TRAIN):
+                groups.setdefault(client.base, []).append(client)
+        ttl = max(1.0, self.ledger.deadline - time.monotonic())
+        if unknown:
+            yield [self._identify(node, ttl) for node in unknown]
+        for clients in groups.values():
+            yield [self._train(client, ttl) for client in clients]
+
+    def _identify(self, node: int, ttl: float) -> Message:
+        order = Order(IDENTIFY)
+        content = RecordDict({RECORD: order.record()})
+        return self.ledger.sent(Message(content, node, MessageType.TRAIN, ttl=ttl), order, None)
+
+    def _train(self, client: Client, ttl: float) -> Message:
+        if not self.keeps_base:
+            client.version, client.base = self.round, self.bases.latest
+        order = self.order(
+            client,
+            first=client.version,
+            base=client.base,
+            train_rounds=self.train_rounds,
+            budget=ttl,
+            arrays_key=self.arrayrecord_key,
+            config_key=self.configrecord_key,
+            keep_progress=self.keeps_base,
+        )
+        config = self.config.copy()
+        config[SERVER_ROUND] = self.round + 1
+        content = RecordDict(
+            {
+                self.arrayrecord_key: self.bases.get(client.base),
+                self.configrecord_key: config,
+                RECORD: order.record(),
+                **self.extras(client),
+            }
+        )
+        return self.ledger.sent(Message(content, client.node, MessageType.TRAIN, ttl=ttl), order, client)
+
+    def receive(self, message: Message) -> None:
+        """Count one reply, or refuse it and say why in the log."""
+        who = f"node {message.metadata.src_node_id}"
+        try:
+            asked = self.ledger.match(message)
+            if asked.client is not None:
+                who = asked.client.name
+            if message.has_error():
+                self.ledger.failed.append((who, first_line(message.error.reason)))
+            elif asked.client is None:
+                self._meet(message)
+            else:
+                self.ledger.take(asked, message, self.layout)
+                reply = self.ledger.replies.get(who)
+                if reply is not None:
+                    self._accept(reply)
+        except Refused as refused:
+            self._refuse(who, str(refused))
+
+    def introduces(self, message: Message) -> bool:
+        """Whether ``message`` says who lives in a node."""
+        asked = self.ledger.find(message)
+        return asked is not None and asked.client is None
+
+    def _accept(self, reply: Reply) -> None:
+        try:
+            self.check(reply)
+            if self.remembers and not sane(reply.arrays | (reply.change or {})):
+                raise Refused(NOT_FINITE)
+        except Refused:
+            del self.ledger.replies[reply.client.name]
+            raise
+
+    def _refuse(self, who: str, why: str) -> None:
+        self.ledger.refuse(who, why)
+        log.warning("round %d: reply of %s refused: %s", self.round + 1, who, why)
+
+    def _meet(self, message: Message) -> None:
+        record = message.content.get(RECORD)
+        name = record.get("client-id") if isinstance(record, ConfigRecord) else None
+        node = message.metadata.src_node_id
+        if not isinstance(name, str) or len(name) > 256:
+            raise Refused("does not say who it is: the client app needs @app.train(mods=[fedpbc_mod])")
+        key = self._keys.get(node, "") if self.pin_names else ""
+        client, new = self.roster.meet(node, name, key)
+        if client is not None and new:
+            self.welcome(client)
+
+    def welcome(self, client: Client) -> None:
+        """A client that was never met: where it goes on from. A client of the paper is there from round 0."""
+        client.version, client.base = 0, self.first_base
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Close the round: x^(t+1) from the replies that count, then checkpoint and logs.
+
+        (None, metrics) when the model stays as it is.
+        """
+        for message in replies:
+            self.receive(message)
+        new, heard = self._form()
+        self.keep(heard)
+        if new is not None:
+            self.flat = new
+            self.bases.add(self.layout.record(new))
+            self.flat = self.layout.flatten(self.bases.model(self.bases.latest))
+        for reply in heard:
+            reply.client.version, reply.client.base = self.round + 1, self.bases.latest
+        self.bases.retain(self._needed())
+        contents = (reply.content for reply in heard)
+        metrics = average_metrics(contents, self.train_metrics_aggr_fn, self.weighted_by_key)
+        self._write(heard, metrics)
+        self.done = self.round + 1
+        self._save()
+        return None if new is None else self.arrays, metrics
+
+    def _form(self) -> tuple[Model | None, list[Reply]]:
+        """(x^(t+1), the replies it is made of): NaN is looked for in the result first, then for who sent it."""
+        while True:
+            replies = sorted(self.ledger.replies.values(), key=lambda reply: reply.client.name)
+            if self.round >= self.train_rounds and not self.keeps_base:
+                return None, replies
+            new = self.rule(self.round, replies)
+            if new is None or sane(new):
+                return new, replies
+            bad = [reply for reply in replies if not sane(reply.arrays)]
+            for reply in bad or replies:
+                del self.ledger.replies[reply.client.name]
+                self._refuse(reply.client.name, NOT_FINITE if bad else "the new model would not be finite")
+            if not replies:
+                log.warning("round %d: the new model would not be finite; it stays as it was", self.round + 1)
+                return None, []
+
+    def _needed(self) -> set[str]:
+        """The models that somebody goes on from; x^0 as long as a client may come that was never met."""
+        if not self.keeps_base:
+            return set()
+        bases = {client.base for client in self.roster.clients.values()}
+        return bases if self.roster.is_full() or not self.from_start else bases | {self.first_base}
+
+    def _write(self, heard: list[Reply], metrics: MetricRecord | None) -> None:
+        """One line for the log, one each for the journals."""
+        self.summary_line = self.ledger.summary(len(self.roster)) | {"bases": len(self.bases.names())}
+        log.info("round %d: %s", self.round + 1, describe(self.summary_line))
+        self.logs.round(self.summary_line, [reply.client.name for reply in heard], metrics)
+
+    # Evaluation.
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """The latest model to ``fraction_evaluate`` of the clients heard in this round, at least min_evaluate_nodes.
+
+        Only those that were just heard: evaluation does not wait for clients that are away.
+        """
+        if self.fraction_evaluate == 0.0:
+            return []
+        heard = [reply.client.node for reply in self.ledger.replies.values()]
+        wanted = max(round(self.fraction_evaluate * len(heard)), self.min_evaluate_nodes)
+        config = config.copy()
+        config[SERVER_ROUND] = server_round
+        content = RecordDict({self.arrayrecord_key: arrays, self.configrecord_key: config})
+        chosen = spread(heard, wanted, server_round)
+        return [Message(content, node, MessageType.EVALUATE, ttl=self.round_deadline) for node in chosen]
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        """Mean of the metrics, weighted by ``weighted_by_key``."""
+        contents = (message.content for message in replies if message.has_content())
+        return average_metrics(contents, self.evaluate_metrics_aggr_fn, self.weighted_by_key)
+
+    def summary(self) -> None:
+        """Say in the log what will be done."""
+        log.info("\t├──> Rounds close after %g s; every client is asked every round", self.round_deadline)
+        log.info("\t├──> Wait for %d clients at the start", self.min_available_nodes)
+        log.info("\t└──> %s", f"Kept in {self.directory}" if self.directory else "Nothing is kept: no directory given")
