@@ -38,9 +38,9 @@ class Layout:
         if not model:
             raise ConfigError("initial_arrays: holds no arrays")
         for name, array in model.items():
-            if array.dtype.kind not in "fiub":
+            if array.dtype.kind not in "fiub" or array.dtype.itemsize > 8:
                 where = f"initial_arrays[{shorten(name)}]"
-                raise ConfigError(f"{where}: must be floats, integers or booleans, is {array.dtype}")
+                raise ConfigError(f"{where}: must be floats of up to 64 bits, integers or booleans, is {array.dtype}")
         return cls({name: a.shape for name, a in model.items()}, {name: a.dtype for name, a in model.items()})
 
     def read(self, record: ArrayRecord) -> Model:
@@ -87,12 +87,17 @@ class Layout:
         return Layout(self.shapes, {name: self.working(name) for name in self.shapes})
 
     def record(self, flat: Mapping[str, np.ndarray]) -> ArrayRecord:
-        """What is sent of a flattened model: shapes and types restored; means of integers rounded to the nearest."""
+        """What is sent of a flattened model: shapes and types restored, means of integers rounded and in range."""
         return to_record({name: self._restore(name, flat[name]) for name in self.shapes})
 
     def _restore(self, name: str, values: np.ndarray) -> np.ndarray:
         dtype = self.dtypes[name]
-        rounded = np.rint(values) if dtype.kind in "iub" else values
+        rounded = values
+        if dtype.kind in "iu":
+            info = np.iinfo(dtype)
+            rounded = np.clip(np.rint(values), info.min, info.max)
+        elif dtype.kind == "b":
+            rounded = values >= 0.5
         return rounded.astype(dtype, copy=False).reshape(self.shapes[name])
 
 
@@ -134,19 +139,36 @@ def _serialise(array: np.ndarray) -> Array:
     return Array(str(array.dtype), array.shape, "numpy.ndarray", data)
 
 
+def read_initial(record: object) -> Model:
+    """x^0 as the app gives it. Raises ConfigError."""
+    if not isinstance(record, ArrayRecord):
+        raise ConfigError(f"initial_arrays: must be an ArrayRecord, is {type(record).__name__}")
+    try:
+        model = models_of(record)
+    except Refused as error:
+        raise ConfigError(f"initial_arrays: {error}") from None
+    if not sane(model):
+        raise ConfigError("initial_arrays: hold a value that is not finite, or huge")
+    return model
+
+
 def models_of(record: ArrayRecord) -> Model:
     """The arrays of a record we trust, as read-only views."""
     return {name: view(name, array) for name, array in record.items()}
 
 
 def sane(model: Mapping[str, np.ndarray]) -> bool:
-    """Whether all values are numbers, small enough that sums and products of a few do not overflow.
+    """Whether all values are numbers that can be computed with: sums and products of a few do not overflow.
 
-    The limit is the 3/4th power of the largest number of the type: 6e28 in float32.
+    Floats up to the 3/4th power of the largest number of their type (6e28 in float32), 16-bit floats up to the largest
+    itself; integers up to 2^53, which a mean in float64 keeps.
     """
-    return all(_within(array) for array in model.values() if array.size and array.dtype.kind == "f")
+    return all(_within(array) for array in model.values() if array.size and array.dtype.kind != "b")
 
 
 def _within(array: np.ndarray) -> bool:
-    limit = float(np.finfo(array.dtype).max) ** 0.75
+    if array.dtype.kind in "iu":
+        limit = 2.0**53
+    else:
+        limit = float(np.finfo(array.dtype).max) ** (0.75 if array.dtype.itemsize > 2 else 1)
     return bool(-limit <= array.min() and array.max() <= limit)

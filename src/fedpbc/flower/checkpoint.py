@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ from fedpbc.flower.arrays import Model
 FORMAT = 1
 LOGS = ("participation", "metrics", "evaluation")
 PARTS = ("settings", "rounds", "clients", "bases", "latest", "first_base", "memory")
+_OWN = re.compile(r"\.?(model|row|mean|control)-[0-9a-f-]+\.npz(\.tmp)?")
+"""Files in arrays/ that are ours to delete."""
 Pieces = Mapping[str, Callable[[], Model]]
 """Name -> how to get these arrays. What a name stands for never changes, so each piece is written once."""
 
@@ -27,9 +30,10 @@ class Checkpoint:
         self.directory, self.arrays = directory, directory / "arrays"
         self.path = directory / "checkpoint.json"
         try:
+            self._require_own()
             self.arrays.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise ConfigError(f"directory = {shorten(str(directory))}: cannot be created: {error.strerror}") from None
+            raise ConfigError(f"directory = {shorten(str(directory))}: cannot be used: {error.strerror}") from None
         self.lock = Lock(directory / ".lock", f"directory = {directory}: another server is writing there")
 
     def load(self) -> dict[str, Any] | None:
@@ -68,8 +72,19 @@ class Checkpoint:
         write_text(self.path, json.dumps({"format": FORMAT, **state}) + "\n")
         keep = {self._file(piece).name for piece in pieces}
         for path in self.arrays.iterdir():
-            if path.name not in keep:
+            if path.name not in keep and _OWN.fullmatch(path.name):
                 path.unlink(missing_ok=True)
+
+    def _require_own(self) -> None:
+        """Raise ConfigError when files of somebody else are here: nothing of theirs is touched."""
+        if self.path.is_file() or not self.directory.is_dir():
+            return
+        others = {path.name for path in self.directory.iterdir()} - {".lock", "arrays", ".checkpoint.json.tmp"}
+        if self.arrays.is_dir():
+            others |= {f"arrays/{path.name}" for path in self.arrays.iterdir() if not _OWN.fullmatch(path.name)}
+        if others:
+            what = f"holds {min(others)} and no checkpoint.json; it must be new, empty, or one to go on from"
+            raise ConfigError(f"directory = {shorten(str(self.directory))}: {what}")
 
     def close(self) -> None:
         """Let another server write here."""

@@ -9,11 +9,11 @@ from flwr.app import ArrayRecord
 
 from fedpbc.aggregation import masked_mean
 from fedpbc.algorithms.fedpbc_corrected import correct_full, correct_light
-from fedpbc.flower.arrays import Model, Refused
+from fedpbc.flower.arrays import Refused
 from fedpbc.flower.fedpbc import FedPBC
 from fedpbc.flower.ledger import Reply
 from fedpbc.flower.options import one_of, require
-from fedpbc.flower.protocol import SHIFT
+from fedpbc.flower.protocol import LONGEST_WAY, SHIFT, SHORTEST
 from fedpbc.flower.roster import Client
 from fedpbc.flower.table import KeepsTables, Updates
 
@@ -61,25 +61,26 @@ class FedPBCCorrected(KeepsTables, FedPBC):
     def check(self, reply: Reply) -> None:
         """Raise Refused when steps were not taken through ``drift_correction``."""
         steps, length = reply.answer.trained > 0, reply.answer.length
-        if not 0 <= length < 1e6 or (steps and length == 0):
+        if not (SHORTEST <= length <= LONGEST_WAY or (length == 0 and not steps)):
             raise Refused(f"reports local steps of total length {length}: its train function must use drift_correction")
+        if length:
+            self.check_direction(reply, self.layout.flatten(self.bases.model(reply.client.base)), length)
 
-    def rule(self, t: int, replies: list[Reply]) -> Model | None:
-        """x^(t+1), and z_i for i in A^t; an empty A^t leaves all."""
-        if not replies:
-            return None
+    def keep(self, t: int, heard: list[Reply]) -> None:
+        """z_i for i in A^t."""
+        if not heard:
+            return
         zero = {name: x * 0 for name, x in self.flat.items()}
-        trained = Updates(self.layout, zero, {r.client.index: r.arrays for r in replies}, self.m)
-        bases = {r.client.index: self.bases.model(r.client.base) for r in replies}
+        trained = Updates(self.layout, zero, {r.client.index: r.arrays for r in heard}, self.m)
+        bases = {r.client.index: self.bases.model(r.client.base) for r in heard}
         starts = Updates(self.layout, zero, bases, self.m)
-        length = np.zeros(self.m)
-        length[[r.client.index for r in replies]] = [r.answer.length for r in replies]
-        new, active = self.layout.empty(), trained.reported
+        length, active = np.zeros(self.m), trained.reported
+        length[[r.client.index for r in heard]] = [r.answer.length for r in heard]
         for (name, block, xhat), (_, _, base) in zip(trained.blocks(), starts.blocks(), strict=True):
             z, h = self.tables["row"].rows[name][:, block], length.astype(xhat.dtype)
-            mean = masked_mean(xhat, active, otherwise=self.flat[name][block])
-            full = self.correction == "full"
-            z[:] = correct_full(z, base, xhat, h, active) if full else correct_light(z, mean, xhat, h, active)
-            new[name][block] = mean
+            if self.correction == "full":
+                z[:] = correct_full(z, base, xhat, h, active)
+            else:
+                mean = masked_mean(xhat, active, otherwise=self.flat[name][block])
+                z[:] = correct_light(z, mean, xhat, h, active)
         self.tables["row"].wrote(t, active)
-        return new

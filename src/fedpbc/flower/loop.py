@@ -15,6 +15,8 @@ from flwr.serverapp.strategy import Result
 
 from fedpbc.errors import ConfigError
 from fedpbc.flower.ledger import Ledger
+from fedpbc.flower.metrics import as_metrics
+from fedpbc.flower.options import whole
 from fedpbc.flower.protocol import RECORD
 from fedpbc.flower.rounds import Rounds
 
@@ -37,8 +39,9 @@ def run(
     evaluate_fn: EvaluateFn | None,
 ) -> Result:
     """Rounds 0..num_rounds - 1 of ``strategy``, or those that its checkpoint left to do. Raises ConfigError."""
-    if num_rounds < 1 or strategy.cooldown >= num_rounds:
-        raise ConfigError(f"num_rounds = {num_rounds}: must be at least 1 and more than cooldown = {strategy.cooldown}")
+    num_rounds = whole("num_rounds", num_rounds, 1)
+    if strategy.cooldown >= num_rounds:
+        raise ConfigError(f"num_rounds = {num_rounds}: must be more than cooldown = {strategy.cooldown}")
     strategy.summary()
     try:
         done = strategy.prepare(initial, num_rounds - strategy.cooldown)
@@ -178,7 +181,7 @@ def _keep_evaluation(
     central: MetricRecord | None,
 ) -> None:
     line: dict[str, Any] = {"round": number - 1}
-    for (kind, where), metrics in zip(_kinds(result), (federated, central), strict=True):
+    for (kind, where), metrics in zip(_kinds(result), (federated, as_metrics(central)), strict=True):
         if metrics is not None:
             where[number], line[kind] = metrics, dict(metrics)
             log.info("round %d: evaluated by the %s: %s", number, kind, line[kind])

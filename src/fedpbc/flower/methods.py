@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from fedpbc.algorithms.mifa import remember
 from fedpbc.flower.arrays import Model
 from fedpbc.flower.fedpbc import mean_of_replies
 from fedpbc.flower.ledger import Reply
-from fedpbc.flower.options import positive, require, whole
+from fedpbc.flower.options import positive, require, switch, whole
 from fedpbc.flower.strategy import UnreliableClients
 from fedpbc.flower.table import KeepsTables, Updates
 from fedpbc.types import Link
@@ -70,22 +70,26 @@ class FedAU(KnownClients):
         """Nobody was away yet."""
         self.intervals = init(None, self.m, np.float64)
 
-    def rule(self, t: int, replies: list[Reply]) -> Model | None:
-        """The intervals see every round; an empty one leaves x^t."""
-        updates = self.updates(replies)
+    def _weights(self, t: int, reported: np.ndarray) -> tuple[Intervals, np.ndarray]:
+        """(the intervals after round t, w_i / m): they see every round, an empty one too."""
         limit = np.int64(self.cutoff or np.iinfo(np.int32).max)
-        self._after, w = weights(limit, self.intervals, Link(updates.reported, updates.reported * 0.0), t)
+        after, w = weights(limit, self.intervals, Link(reported, reported * 0.0), t)
+        return after, w
+
+    def rule(self, t: int, replies: list[Reply]) -> Model | None:
+        """x^(t+1) = x^t + sum over A^t of w_i Delta_i / m; an empty A^t leaves x^t."""
         if not replies:
             return None
+        updates = self.updates(replies)
+        _, w = self._weights(t, updates.reported)
         new = self.layout.empty()
         for name, block, update in updates.blocks():
             new[name][block] = self.flat[name][block] + weighted_sum(update, w, updates.reported)
         return new
 
-    def keep(self, heard: list[Reply]) -> None:
+    def keep(self, t: int, heard: list[Reply]) -> None:
         """The intervals after this round."""
-        if self.round < self.train_rounds:
-            self.intervals = self._after
+        self.intervals, _ = self._weights(t, self.updates(heard).reported)
 
     def memory(self) -> dict[str, Any]:
         """S_i, M_i, w_i."""
@@ -119,7 +123,7 @@ class MIFA(KeepsTables, KnownClients):
         self.learning_rate = learning_rate if callable(learning_rate) else lambda t: learning_rate
         positive("learning_rate", self.learning_rate(0))
         super().__init__(round_deadline=round_deadline, num_clients=num_clients, **options)
-        self.wait = wait
+        self.wait = switch("wait", wait)
 
     def settings(self) -> dict[str, Any]:
         """Beside the common ones: wait, and the learning rate of round 0."""
@@ -130,15 +134,34 @@ class MIFA(KeepsTables, KnownClients):
         return {"row": self.m}
 
     def rule(self, t: int, replies: list[Reply]) -> Model | None:
-        """G_i anew for i in A^t; x^(t+1) = x^t - (eta_t/m) sum_i G_i, in an empty round too."""
-        updates, eta, table = self.updates(replies), self.learning_rate(t), self.tables["row"]
+        """x^(t+1) = x^t - (eta_t/m) sum_i G_i with the G_i after round t, in an empty round too."""
         new = self.layout.empty()
+        for name, block, rows in self._remembered(t, self.updates(replies)):
+            eta = rows.dtype.type(self._rate(t))
+            new[name][block] = self.flat[name][block] - eta * np.mean(rows, axis=0)
+        known = self.tables["row"].heard()
+        known[[reply.client.index for reply in replies]] = True
+        return new if known.all() or not self.wait else None
+
+    def keep(self, t: int, heard: list[Reply]) -> None:
+        """G_i anew for i in A^t."""
+        updates = self.updates(heard)
+        for name, block, rows in self._remembered(t, updates):
+            self.tables["row"].rows[name][:, block] = rows
+        self.tables["row"].wrote(t, updates.reported)
+
+    def check(self, reply: Reply) -> None:
+        """Raise Refused when G_i would be too large to compute with."""
+        self.check_direction(reply, self.flat, self._rate(self.round))
+
+    def _rate(self, t: int) -> float:
+        return positive(f"learning_rate in round {t}", self.learning_rate(t))
+
+    def _remembered(self, t: int, updates: Updates) -> Iterator[tuple[str, slice, np.ndarray]]:
+        """(array, columns, the G_i after round t)."""
         for name, block, update in updates.blocks():
-            rows = table.rows[name][:, block]
-            rows[:] = remember(rows, update, rows.dtype.type(eta), updates.reported)
-            new[name][block] = self.flat[name][block] - rows.dtype.type(eta) * np.mean(rows, axis=0)
-        table.wrote(t, updates.reported)
-        return new if table.heard().all() or not self.wait else None
+            rows = self.tables["row"].rows[name][:, block]
+            yield name, block, remember(rows, update, rows.dtype.type(self._rate(t)), updates.reported)
 
 
 class FedVARP(KeepsTables, KnownClients):
@@ -165,15 +188,26 @@ class FedVARP(KeepsTables, KnownClients):
         return {"row": self.m, "mean": 1}
 
     def rule(self, t: int, replies: list[Reply]) -> Model | None:
-        """x^(t+1) = x^t + eta_g surrogate, then y_i = Delta_i for i in A^t; an empty round leaves all as it is."""
+        """x^(t+1) = x^t + eta_g surrogate; an empty round leaves it."""
         if not replies:
             return None
-        updates, table, means = self.updates(replies), self.tables["row"], self.tables["mean"]
         new = self.layout.empty()
-        for name, block, update in updates.blocks():
-            rows, mean = table.rows[name][:, block], means.rows[name][0, block]
-            step, rows[:], mean[:] = surrogate(rows, mean, update, updates.reported)
+        for name, block, (step, _, _) in self._surrogates(self.updates(replies)):
             new[name][block] = self.flat[name][block] + step.dtype.type(self.server_learning_rate) * step
-        table.wrote(t, updates.reported)
-        means.wrote(t, np.array([True]))
         return new
+
+    def keep(self, t: int, heard: list[Reply]) -> None:
+        """y_i = Delta_i for i in A^t, and their mean."""
+        if not heard:
+            return
+        updates = self.updates(heard)
+        for name, block, (_, rows, mean) in self._surrogates(updates):
+            self.tables["row"].rows[name][:, block], self.tables["mean"].rows[name][0, block] = rows, mean
+        self.tables["row"].wrote(t, updates.reported)
+        self.tables["mean"].wrote(t, np.array([True]))
+
+    def _surrogates(self, updates: Updates) -> Iterator[tuple[str, slice, tuple[np.ndarray, np.ndarray, np.ndarray]]]:
+        """(array, columns, (step, the y_i after this round, their mean))."""
+        for name, block, update in updates.blocks():
+            rows, mean = self.tables["row"].rows[name][:, block], self.tables["mean"].rows[name][0, block]
+            yield name, block, surrogate(rows, mean, update, updates.reported)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from flwr.app import MetricRecord, RecordDict
 
@@ -25,9 +26,20 @@ def average_metrics(contents: Iterable[RecordDict], average: Average, weighted_b
     if not usable:
         return None
     try:
-        return average(usable, weighted_by_key)
+        return as_metrics(average(usable, weighted_by_key))
     except Exception as error:
         log.warning("metrics of the clients were not averaged: %s", error)
+        return None
+
+
+def as_metrics(value: Any) -> MetricRecord | None:
+    """Metrics as an app gives them, numbers of NumPy included; None, and a line in the log, for anything else."""
+    if value is None or isinstance(value, MetricRecord):
+        return value
+    try:
+        return MetricRecord({key: getattr(v, "tolist", lambda v=v: v)() for key, v in value.items()})
+    except (TypeError, ValueError, AttributeError) as error:
+        log.warning("metrics are left out: %s", error)
         return None
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from numbers import Integral, Real
+from pathlib import Path
 from typing import Any
 
 from fedpbc.errors import ConfigError, shorten
@@ -10,16 +12,39 @@ from fedpbc.errors import ConfigError, shorten
 
 def positive(key: str, value: Any) -> float:
     """A finite number > 0. Raises ConfigError."""
-    good = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value) and value > 0
+    good = _is_number(value) and math.isfinite(value) and value > 0
     require(key, value, good, "a number > 0")
     return float(value)
 
 
+def share(key: str, value: Any) -> float:
+    """A number in [0, 1]. Raises ConfigError."""
+    require(key, value, _is_number(value) and 0 <= value <= 1, "a number in [0, 1]")
+    return float(value)
+
+
 def whole(key: str, value: Any, least: int = 0) -> int:
-    """An integer that is not too small. Raises ConfigError."""
-    good = isinstance(value, int) and not isinstance(value, bool) and value >= least
-    require(key, value, good, f"an integer >= {least}")
+    """An integer of 31 bits that is not too small. Raises ConfigError."""
+    good = isinstance(value, Integral) and _is_number(value) and least <= int(value) < 2**31
+    require(key, value, good, f"an integer >= {least} and < 2^31")
     return int(value)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def switch(key: str, value: Any) -> bool:
+    """True or False. Raises ConfigError."""
+    require(key, value, isinstance(value, bool), "True or False")
+    return bool(value)
+
+
+def folder(key: str, value: Any) -> Path | None:
+    """A path, or None. Raises ConfigError."""
+    good = value is None or isinstance(value, Path) or (isinstance(value, str) and value.strip() != "")
+    require(key, value, good, "a path, or None")
+    return None if value is None else Path(value)
 
 
 def one_of(key: str, value: Any, allowed: tuple[str, ...]) -> str:

@@ -26,6 +26,8 @@ SERVER_ROUND = "server-round"
 IDENTIFY, TRAIN = "identify", "train"
 LONGEST = 10_000
 """Characters of an order or an answer, at most."""
+SHORTEST, LONGEST_WAY = 1e-8, 1e6
+"""Between these must be what the learning rates of a round's local steps sum to."""
 FOREVER = 2**62
 """More rounds than there are."""
 
@@ -50,7 +52,12 @@ class _Spoken:
             spoken = cls(**values)
         except (ValueError, TypeError, RecursionError):
             return None
-        return spoken if all(type(values[field.name]).__name__ == field.type for field in fields(cls)) else None
+        return spoken if all(_plain(getattr(spoken, field.name), field.type) for field in fields(cls)) else None
+
+
+def _plain(value: object, kind: object) -> bool:
+    """Whether a value has its type, and an integer fits into 64 bits (-1: none)."""
+    return type(value).__name__ == kind and (type(value) is not int or -1 <= value < 2**63)
 
 
 @dataclass(frozen=True)

@@ -14,12 +14,12 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg as FlowerFedAvg
 
 from fedpbc.errors import ConfigError, shorten
-from fedpbc.flower.arrays import Layout, Model, Refused, models_of, sane
+from fedpbc.flower.arrays import Layout, Model, Refused, read_initial, sane
 from fedpbc.flower.bases import Bases
 from fedpbc.flower.checkpoint import Checkpoint, Logs, Pieces
 from fedpbc.flower.ledger import Ledger, Reply, describe, first_line
 from fedpbc.flower.metrics import average_metrics, spread
-from fedpbc.flower.options import positive, require, whole
+from fedpbc.flower.options import folder, positive, require, share, switch, whole
 from fedpbc.flower.protocol import FOREVER, IDENTIFY, RECORD, SERVER_ROUND, TRAIN, Order
 from fedpbc.flower.roster import Client, Roster
 
@@ -56,19 +56,33 @@ class Rounds(FlowerFedAvg):
         good = positive("poll_interval", poll_interval) <= self.round_deadline
         require("poll_interval", poll_interval, good, f"at most round_deadline = {round_deadline}")
         self.num_clients = None if num_clients is None else whole("num_clients", num_clients, 1)
-        self.cooldown, self.pin_names, self.spill = whole("cooldown", cooldown), pin_names, spill
+        self.cooldown, self.directory = whole("cooldown", cooldown), folder("directory", directory)
+        self.pin_names, self.spill = switch("pin_names", pin_names), switch("spill", spill)
         require("spill", spill, not spill or directory is not None, "False without a directory")
-        self.directory = Path(directory) if directory else None
-        fraction = options.get("fraction_train", 1.0)
-        require("fraction_train", fraction, fraction == 1.0, "1.0: every client is asked every round")
+        self._check_flowers(options)
         super().__init__(**options)
-        self.min_available_nodes = max(self.min_available_nodes, options.get("min_train_nodes", 0))
+        wanted = [options[key] for key in ("min_available_nodes", "min_train_nodes") if key in options]
+        self.min_available_nodes = max(wanted, default=min(2, self.num_clients or 2))
+        few = self.num_clients is None or self.min_available_nodes <= self.num_clients
+        require("min_available_nodes", self.min_available_nodes, few, f"at most num_clients = {num_clients}")
         self.checkpoint: Checkpoint | None = None
         self.train_rounds = FOREVER
         self.round = 0
         """t, the round that is open or comes next."""
         self.own_loop = False
         """Our own loop runs the rounds, not Flower's."""
+
+    @staticmethod
+    def _check_flowers(options: dict[str, Any]) -> None:
+        """Options of Flower's FedAvg, which takes them as they come. Raises ConfigError."""
+        fraction = options.get("fraction_train", 1.0)
+        require("fraction_train", fraction, fraction == 1.0, "1.0: every client is asked every round")
+        for key in ("min_available_nodes", "min_train_nodes", "min_evaluate_nodes"):
+            whole(key, options.get(key, 0))
+        share("fraction_evaluate", options.get("fraction_evaluate", 1.0))
+        for key in ("weighted_by_key", "arrayrecord_key", "configrecord_key"):
+            value = options.get(key, key)
+            require(key, value, isinstance(value, str) and value != "", "a word")
 
     @property
     def arrays(self) -> ArrayRecord:
@@ -81,15 +95,19 @@ class Rounds(FlowerFedAvg):
     def rule(self, t: int, replies: list[Reply]) -> Model | None:
         """x^(t+1), flattened, from the replies of round t, in the order of names; None: it stays x^t.
 
-        May be called again with fewer replies, when the result is not finite. Not called in a cool-down, unless
-        clients go on from their own base.
+        Changes nothing: it may be called again with fewer replies, when the result is not finite. Like ``keep`` not
+        called in a cool-down, unless clients go on from their own base.
         """
 
-    def keep(self, heard: list[Reply]) -> None:
-        """The replies that the last call of ``rule`` was given count: take over what it prepared for later rounds."""
+    def keep(self, t: int, heard: list[Reply]) -> None:
+        """These replies count, and x^(t+1) is finite: remember what later rounds need of them. x^t is still there."""
 
     def begin(self) -> None:
         """Set up what the rule keeps; ``self.layout`` and ``self.flat`` (x^0) are there."""
+
+    def learns(self) -> bool:
+        """Whether this round has local steps, or may replay some; else nothing of it changes a model."""
+        return self.round < self.train_rounds or self.keeps_base
 
     def extras(self, client: Client) -> dict[str, ArrayRecord]:
         """What this client is sent beside the model."""
@@ -121,10 +139,8 @@ class Rounds(FlowerFedAvg):
 
     def prepare(self, initial: ArrayRecord, train_rounds: int = FOREVER) -> int:
         """Begin with x^0, or go on from the checkpoint; the number of rounds that are done. Raises ConfigError."""
-        model = models_of(initial)
+        model = read_initial(initial)
         self.layout = Layout.of(model)
-        if not sane(model):
-            raise ConfigError("initial_arrays: hold a value that is not finite, or huge")
         if self.directory is not None and self.checkpoint is None:
             self.checkpoint = Checkpoint(self.directory)
         self.train_rounds = train_rounds
@@ -303,7 +319,8 @@ class Rounds(FlowerFedAvg):
         for message in replies:
             self.receive(message)
         new, heard = self._form()
-        self.keep(heard)
+        if self.learns():
+            self.keep(self.round, heard)
         if new is not None:
             self.flat = new
             self.bases.add(self.layout.record(new))
@@ -322,7 +339,7 @@ class Rounds(FlowerFedAvg):
         """(x^(t+1), the replies it is made of): NaN is looked for in the result first, then for who sent it."""
         while True:
             replies = sorted(self.ledger.replies.values(), key=lambda reply: reply.client.name)
-            if self.round >= self.train_rounds and not self.keeps_base:
+            if not self.learns():
                 return None, replies
             new = self.rule(self.round, replies)
             if new is None or sane(new):

@@ -14,7 +14,7 @@ from fedpbc.flower.arrays import Model, Refused
 from fedpbc.flower.ledger import Reply
 from fedpbc.flower.methods import KnownClients
 from fedpbc.flower.options import one_of, positive
-from fedpbc.flower.protocol import CONTROL, SHIFT, Order
+from fedpbc.flower.protocol import CONTROL, LONGEST_WAY, SHIFT, SHORTEST, Order
 from fedpbc.flower.roster import Client
 from fedpbc.flower.table import KeepsTables
 
@@ -86,38 +86,47 @@ class SCAFFOLD(KeepsTables, KnownClients):
         if self.round >= self.train_rounds:
             return
         length = reply.answer.length
-        if not (0 < length < 1e6):
+        if not SHORTEST <= length <= LONGEST_WAY:
             raise Refused(f"reports local steps of total length {length}: its train function must use drift_correction")
+        self.check_direction(reply, self.flat, length)
         if self.controls == "client" and reply.change is None and not reply.answer.lost:
             raise Refused("has no change of its control variate")
 
     def rule(self, t: int, replies: list[Reply]) -> Model | None:
-        """x^(t+1) = x^t + eta_g mean over A^t of Delta_i, and the control variates; an empty A^t leaves all."""
+        """x^(t+1) = x^t + eta_g mean over A^t of Delta_i; an empty A^t leaves it."""
         if not replies:
             return None
         updates = self.updates(replies)
-        length = np.ones((self.m, 1))
-        length[[reply.client.index for reply in replies], 0] = [reply.answer.length for reply in replies]
         new = self.layout.empty()
         for name, block, update in updates.blocks():
             zero = np.zeros_like(update[0])
             step = masked_mean(update, updates.reported, otherwise=zero)
             new[name][block] = self.flat[name][block] + step.dtype.type(self.server_learning_rate) * step
-            if self.controls == "server":
-                c, rows = self.tables["control"].rows[name][0, block], self.tables["row"].rows[name][:, block]
-                c[:], rows[:] = renew(c, rows, update, length.astype(rows.dtype), updates.reported)
-        if self.controls == "server":
-            self.tables["row"].wrote(t, updates.reported)
-            self.tables["control"].wrote(t, np.array([True]))
         return new
 
-    def keep(self, heard: list[Reply]) -> None:
+    def keep(self, t: int, heard: list[Reply]) -> None:
+        """c and c_i after this round."""
+        if heard and self.controls == "server":
+            self._renew_all(t, heard)
+        elif heard:
+            self._take_changes(t, heard)
+
+    def _renew_all(self, t: int, heard: list[Reply]) -> None:
+        """Where the server keeps c_i: c_i+ = c_i - c - Delta_i / h_i, and c stays their mean."""
+        updates = self.updates(heard)
+        length = np.ones((self.m, 1))
+        length[[reply.client.index for reply in heard], 0] = [reply.answer.length for reply in heard]
+        for name, block, update in updates.blocks():
+            c, rows = self.tables["control"].rows[name][0, block], self.tables["row"].rows[name][:, block]
+            c[:], rows[:] = renew(c, rows, update, length.astype(rows.dtype), updates.reported)
+        self.tables["row"].wrote(t, updates.reported)
+        self.tables["control"].wrote(t, np.array([True]))
+
+    def _take_changes(self, t: int, heard: list[Reply]) -> None:
         """Where clients keep c_i: c from their changes, or a new epoch when one of them lost it."""
-        if self.controls == "server" or not heard or self.round >= self.train_rounds:
-            return
         lost = [reply.client.name for reply in heard if reply.answer.lost]
         if lost:
-            log.info("round %d: %s lost the control variate; all start from 0 again", self.round + 1, ", ".join(lost))
+            log.info("round %d: %s lost the control variate; all start from 0 again", t + 1, ", ".join(lost))
             self.epoch, self.accepted = self.epoch + 1, [-1] * self.m
             self.tables["control"].clear()
             return
@@ -125,9 +134,9 @@ class SCAFFOLD(KeepsTables, KnownClients):
         for name, block in self.layout.blocks():
             c, change = self.tables["control"].rows[name][0, block], np.stack([model[name][block] for model in changes])
             c[:] = renew_mean(c, change, np.ones(len(change), bool), self.m)
-        self.tables["control"].wrote(self.round, np.array([True]))
+        self.tables["control"].wrote(t, np.array([True]))
         for reply in heard:
-            self.accepted[reply.client.index] = self.round
+            self.accepted[reply.client.index] = t
 
     def memory(self) -> dict[str, Any]:
         """When c and the c_i were written, and what was accepted when."""

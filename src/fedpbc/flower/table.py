@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from fedpbc.flower.arrays import Layout, Model
+from fedpbc.flower.arrays import Layout, Model, Refused, sane
 from fedpbc.flower.checkpoint import Pieces
+from fedpbc.flower.ledger import Reply
 from fedpbc.flower.strategy import UnreliableClients
 
 
@@ -81,7 +82,10 @@ class Table:
 
 
 class KeepsTables(UnreliableClients):
-    """Base of the strategies that keep models: tables by name, and what of them is in a checkpoint."""
+    """Base of the strategies that keep models: tables by name, and what of them is in a checkpoint.
+
+    ``rule`` reads them, ``keep`` writes them: what is refused leaves no trace.
+    """
 
     remembers = True
     tables: dict[str, Table]
@@ -89,6 +93,13 @@ class KeepsTables(UnreliableClients):
     @abstractmethod
     def num_rows(self) -> dict[str, int]:
         """How many models each table has."""
+
+    def check_direction(self, reply: Reply, start: Model, length: float) -> None:
+        """Raise Refused when (x_i - start) / length is too large to compute with."""
+        end, per = self.layout.flatten(reply.arrays), np.float64(length)
+        with np.errstate(all="ignore"):
+            if not sane({name: ((end[name] - start[name]) / per).astype(end[name].dtype) for name in end}):
+                raise Refused(f"has an update that is too large for local steps of total length {length}")
 
     def begin(self) -> None:
         """Zeros."""
