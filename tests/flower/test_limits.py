@@ -1,0 +1,188 @@
+"""What must not get in, and what must not get lost: odd answers, odd numbers, other people's files, odd metrics."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from apps import CASES, OPTIONS, D, centers, expected, flat, grid_of, play, quadratic_app, record_of
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+
+from fedpbc.errors import ConfigError
+from fedpbc.flower import FedAU, FedPBC, FedVARP, InProcessGrid, fedpbc_mod
+from fedpbc.flower.protocol import RECORD
+
+M, ROUNDS, WHO = 4, 6, 1
+U = centers(M)
+ACTIVE = np.ones((ROUNDS, M), bool)
+
+
+def saying(**fields: Any) -> Any:
+    """A mod under which client WHO says something else in its answers; None leaves a field out."""
+
+    def mod(message: Message, context: Context, call_next: Any) -> Message:
+        reply = call_next(message, context)
+        if context.node_config["client-id"] == str(WHO) and "answer" in reply.content[RECORD]:
+            said = json.loads(reply.content[RECORD]["answer"]) | fields
+            said = {key: value for key, value in said.items() if value is not None}
+            reply.content[RECORD] = ConfigRecord({"answer": json.dumps(said)})
+        return reply
+
+    return mod
+
+
+@pytest.mark.parametrize("fields", [{"trained": None}, {"trained": 2**70}, {"waiting": 10**400}, {"trained": -7}])
+def test_an_answer_that_is_none_is_refused(fields, tmp_path):
+    app = quadratic_app(U, mods=(saying(**fields), fedpbc_mod))
+    models = play(CASES["fedpbc"].make(M, directory=tmp_path), grid_of(app, ACTIVE), ROUNDS)
+    without = ACTIVE.copy()
+    without[:, WHO] = False
+    np.testing.assert_allclose(models, expected(CASES["fedpbc"].method, U, without), atol=1e-9, rtol=0)
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert all(line["refused"][0]["client"] == str(WHO) for line in lines)
+
+
+@pytest.mark.parametrize("case", ["scaffold", "scaffold by client", "corrected", "corrected light"])
+@pytest.mark.parametrize("length", [1e-320, 1e-30, 1e30, 0.0, -1.0, float("nan")])
+def test_a_length_that_nobody_trains_leaves_no_trace(case, length, tmp_path):
+    app = quadratic_app(U, mods=(saying(length=length), fedpbc_mod))
+    models = play(CASES[case].make(M, directory=tmp_path), grid_of(app, ACTIVE), ROUNDS)
+    without = ACTIVE.copy()
+    without[:, WHO] = False
+    np.testing.assert_allclose(models, expected(CASES[case].method, U, without), atol=1e-9, rtol=0)
+
+
+@pytest.mark.parametrize("case", ["mifa", "fedvarp", "scaffold", "fedau", "corrected"])
+def test_a_model_that_would_not_be_finite_leaves_no_trace(case, monkeypatch):
+    """The rule is asked again without the replies, and nothing of the first try is remembered."""
+    strategy = CASES[case].make(M)
+    grid, seen = grid_of(quadratic_app(U), ACTIVE), []
+    kind, inner = type(strategy), type(strategy).rule
+
+    def exploding(self, t, replies):
+        new = inner(self, t, replies)
+        return {name: x * np.inf for name, x in new.items()} if new is not None and t == 2 and replies else new
+
+    monkeypatch.setattr(kind, "rule", exploding)
+    models = play(
+        strategy, grid, ROUNDS, after=lambda done: seen.append(len(strategy.ledger.replies)) if done else None
+    )
+    without = ACTIVE.copy()
+    without[2] = False
+    np.testing.assert_allclose(models, expected(CASES[case].method, U, without), atol=1e-9, rtol=0)
+    assert seen == [M, M, 0, M, M, M]
+
+
+def constant_app(**changes: float) -> ClientApp:
+    """Clients that add a constant to some arrays, and return the others as they are."""
+    app = ClientApp()
+
+    @app.train(mods=[fedpbc_mod])
+    def train(message: Message, context: Context) -> Message:
+        model = {name: array.numpy() for name, array in message.content["arrays"].items()}
+        for name, change in changes.items():
+            model[name] = (model[name] + change).astype(model[name].dtype)
+        return Message(RecordDict({"arrays": ArrayRecord({n: Array(a) for n, a in model.items()})}), reply_to=message)
+
+    return app
+
+
+ODD = {
+    "int64": np.array([2**53, -(2**53), 7]), "uint8": np.array([0, 250, 255], np.uint8), "int8": np.int8([[60], [-60]]),
+    "bool": np.array([True, False]), "half": np.array([60000.0], np.float16), "scalar": np.array(3.0),
+    "empty": np.zeros((0, 3), np.float32), "fortran": np.asfortranarray(np.arange(6.0).reshape(2, 3)),
+    "a/b ü": np.ones(2),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("make", [FedPBC, FedAU, FedVARP])
+def test_what_clients_leave_alone_stays_as_it_is(make):
+    strategy = make(**OPTIONS | {"num_clients": 3, "min_available_nodes": 3})
+    initial = ArrayRecord({name: Array(array) for name, array in ODD.items()})
+    result = strategy.start(InProcessGrid(constant_app(), "012"), initial, num_rounds=3)
+    for name, array in ODD.items():
+        after = result.arrays[name].numpy()
+        assert after.dtype == array.dtype
+        np.testing.assert_array_equal(after, array)
+
+
+def test_integers_stay_in_range():
+    strategy = FedVARP(**OPTIONS | {"num_clients": 2, "min_available_nodes": 2}, server_learning_rate=3.0)
+    initial = ArrayRecord({"int8": Array(np.int8([60, -60]))})
+    result = strategy.start(InProcessGrid(constant_app(int8=40), "01"), initial, num_rounds=1)
+    assert result.arrays["int8"].numpy().tolist() == [127, 60]
+
+
+@pytest.mark.parametrize(
+    ("initial", "message"),
+    [
+        (None, "initial_arrays: must be an ArrayRecord, is NoneType"),
+        ({"w": np.ones(2)}, "initial_arrays: must be an ArrayRecord, is dict"),
+        (ArrayRecord(), "initial_arrays: holds no arrays"),
+        (ArrayRecord([np.array([np.nan])]), "initial_arrays: hold a value that is not finite"),
+        (ArrayRecord([np.ones(2, complex)]), "must be floats of up to 64 bits"),
+        (ArrayRecord([np.array([2**60])]), "initial_arrays: hold a value that is not finite, or huge"),
+        (ArrayRecord({"w": Array("float32", (1,), "numpy.ndarray", b"rubbish")}), "cannot be read"),
+    ],
+)
+def test_bad_initial_arrays_are_one_line(initial, message):
+    with pytest.raises(ConfigError, match=message):
+        FedPBC(**OPTIONS).start(InProcessGrid(constant_app(), "01"), initial, num_rounds=1)
+
+
+def files_of(folder: Any) -> dict[Any, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("name", ["thesis.tex", "arrays/mine.npy", "participation.jsonl", "arrays/sub/mine.npy"])
+def test_files_of_somebody_else_are_left_alone(name, tmp_path):
+    (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / name).write_text("mine")
+    with pytest.raises(ConfigError, match=r"and no checkpoint.json; it must be new, empty"):
+        play(CASES["fedpbc"].make(M, directory=tmp_path), grid_of(quadratic_app(U), ACTIVE), 1)
+    assert files_of(tmp_path) == {tmp_path / name: b"mine"}
+
+
+def test_files_that_come_later_are_left_alone(tmp_path):
+    play(CASES["fedpbc"].make(M, directory=tmp_path), grid_of(quadratic_app(U), ACTIVE), 2)
+    (tmp_path / "arrays" / "sub").mkdir()
+    (tmp_path / "arrays" / "mine.npy").write_text("mine")
+    play(CASES["fedpbc"].make(M, directory=tmp_path), grid_of(quadratic_app(U), ACTIVE), ROUNDS)
+    assert (tmp_path / "arrays" / "mine.npy").read_text() == "mine"
+    assert (tmp_path / "arrays" / "sub").is_dir()
+
+
+def test_one_client_is_enough_where_there_is_only_one():
+    strategy = FedAU(round_deadline=5, num_clients=1, poll_interval=0.01)
+    result = strategy.start(InProcessGrid(quadratic_app(U), "0"), record_of(np.zeros(D)), num_rounds=2)
+    assert np.linalg.norm(flat(result.arrays)) > 0
+    with pytest.raises(ConfigError, match="min_available_nodes = 3: must be at most num_clients = 2"):
+        FedAU(round_deadline=5, num_clients=2, min_available_nodes=3)
+
+
+@pytest.mark.parametrize(
+    ("metrics", "kept"),
+    [
+        ({"loss": np.float32(0.5)}, {"loss": 0.5}),
+        ({"loss": 0.5, "name": "x"}, None),
+        ({"loss": None}, None),
+        ("nonsense", None),
+        (MetricRecord({"loss": 0.5}), {"loss": 0.5}),
+    ],
+)
+def test_odd_metrics_stop_nothing(metrics, kept, tmp_path, caplog):
+    def run(rounds: int) -> Any:
+        strategy = CASES["fedpbc"].make(M, directory=tmp_path, train_metrics_aggr_fn=lambda contents, key: metrics)
+        grid, x0 = grid_of(quadratic_app(U), ACTIVE), record_of(np.zeros(D))
+        return strategy.start(grid, x0, num_rounds=rounds, evaluate_fn=lambda number, arrays: metrics)
+
+    run(1)
+    result = run(2)
+    expected_metrics = {} if kept is None else {1: kept, 2: kept}
+    assert {number: dict(m) for number, m in result.train_metrics_clientapp.items()} == expected_metrics
+    found = {number: dict(m) for number, m in result.evaluate_metrics_serverapp.items() if number}
+    assert found == expected_metrics
+    assert ("metrics are left out" in caplog.text) == (kept is None)
