@@ -116,6 +116,22 @@ def test_integers_stay_in_range():
     assert result.arrays["int8"].numpy().tolist() == [127, 60]
 
 
+def test_a_model_that_its_own_type_cannot_hold_is_not_taken():
+    """float16 is computed in float32: 4000 + 10 * 8000 is fine there."""
+    strategy = FedVARP(**OPTIONS | {"num_clients": 2, "min_available_nodes": 2}, server_learning_rate=10.0)
+    initial = ArrayRecord({"half": Array(np.float16([4000]))})
+    result = strategy.start(InProcessGrid(constant_app(half=8000.0), "01"), initial, num_rounds=2)
+    assert result.arrays["half"].numpy().tolist() == [4000]
+
+
+@pytest.mark.parametrize("name", ["a\nb", "x" * 300, "\ud800"])
+def test_a_name_that_no_log_can_hold_is_refused(name, caplog):
+    grid = grid_of(quadratic_app(U), ACTIVE)
+    next(iter(grid.contexts.values())).node_config["client-id"] = name
+    play(CASES["fedpbc"].make(M - 1, num_clients=M), grid, 2)
+    assert "a client-id is up to 256 printable bytes" in caplog.text
+
+
 @pytest.mark.parametrize(
     ("initial", "message"),
     [

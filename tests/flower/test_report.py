@@ -44,6 +44,34 @@ def test_every_client_has_a_row_and_every_round_a_column(directory):
     np.testing.assert_array_equal(heard, ACTIVE)
 
 
+def test_odd_logs_are_drawn(tmp_path):
+    """Nobody heard; odd names; values that are no numbers; a line that is cut short."""
+    numbers = {
+        "active": 0,
+        "caught_up": 0,
+        "catching_up": {},
+        "failed": [],
+        "bytes_down": 1,
+        "bytes_up": 1,
+        "seconds": 1,
+    }
+    for t in range(2):
+        Journal(tmp_path / "participation.jsonl").append({"round": t, "clients": []})
+        Journal(tmp_path / "metrics.jsonl").append(numbers | {"round": t, "refused": [], "train": None})
+    assert dict(describe_deployment(read_deployment(tmp_path)))["clients"].startswith("0, on average 0.0")
+    draw_deployment(read_deployment(tmp_path))
+    refused = [{"client": name, "reason": "x"} for name in ("²", "a10", "a9", "node 5", "node 12345678901234", "$x$")]
+    line = numbers | {"round": 2, "refused": refused, "train": {"a": float("nan"), "b": 10**400, "c": "x", "d": 1.0}}
+    Journal(tmp_path / "participation.jsonl").append({"round": 2, "clients": []})
+    Journal(tmp_path / "metrics.jsonl").append(line)
+    with open(tmp_path / "metrics.jsonl", "a") as file:
+        file.write('{"round": 3, "act')
+    found = read_deployment(tmp_path)
+    assert found.clients == ["$x$", "a9", "a10", "node 5", "²"]
+    assert found.curves == {"d": [(3, 1.0)]}
+    draw_deployment(found)
+
+
 def test_the_command_writes_the_figure(fedpbc, directory):
     status, out, error = fedpbc("report", str(directory))
     assert status == 0, error

@@ -88,7 +88,11 @@ class Layout:
 
     def record(self, flat: Mapping[str, np.ndarray]) -> ArrayRecord:
         """What is sent of a flattened model: shapes and types restored, means of integers rounded and in range."""
-        return to_record({name: self._restore(name, flat[name]) for name in self.shapes})
+        return to_record(self.restore(flat))
+
+    def restore(self, flat: Mapping[str, np.ndarray]) -> Model:
+        """A flattened model in its own shapes and types: views where that is the type to compute in."""
+        return {name: self._restore(name, flat[name]) for name in self.shapes}
 
     def _restore(self, name: str, values: np.ndarray) -> np.ndarray:
         dtype = self.dtypes[name]
@@ -98,7 +102,8 @@ class Layout:
             rounded = np.clip(np.rint(values), info.min, info.max)
         elif dtype.kind == "b":
             rounded = values >= 0.5
-        return rounded.astype(dtype, copy=False).reshape(self.shapes[name])
+        with np.errstate(over="ignore", invalid="ignore"):  # whoever uses it asks ``sane``
+            return rounded.astype(dtype, copy=False).reshape(self.shapes[name])
 
 
 def view(name: str, array: Array) -> np.ndarray:

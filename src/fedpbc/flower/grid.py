@@ -53,7 +53,7 @@ class InProcessGrid(Grid):
         """A new node with an empty context that calls itself ``client``, ``partition-id`` too if a number; its id."""
         node = node_id or uuid.uuid4().int >> 66
         config: UserConfig = {"client-id": client}
-        if client.isdigit():
+        if client.isascii() and client.isdigit():
             config["partition-id"] = int(client)
         self.contexts[node] = Context(1, node, config, RecordDict(), self.run_config)
         return node

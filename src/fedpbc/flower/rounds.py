@@ -298,8 +298,10 @@ class Rounds(FlowerFedAvg):
         record = message.content.get(RECORD)
         name = record.get("client-id") if isinstance(record, ConfigRecord) else None
         node = message.metadata.src_node_id
-        if not isinstance(name, str) or len(name) > 256:
+        if not isinstance(name, str):
             raise Refused("does not say who it is: the client app needs @app.train(mods=[fedpbc_mod])")
+        if not (name == "" or name.isprintable()) or len(name.encode(errors="replace")) > 256:
+            raise Refused(f"calls itself {shorten(name)}: a client-id is up to 256 printable bytes")
         key = self._keys.get(node, "") if self.pin_names else ""
         client, new = self.roster.meet(node, name, key)
         if client is not None and new:
@@ -342,7 +344,7 @@ class Rounds(FlowerFedAvg):
             if not self.learns():
                 return None, replies
             new = self.rule(self.round, replies)
-            if new is None or sane(new):
+            if new is None or (sane(new) and sane(self.layout.restore(new))):  # 16 bits hold less than is computed in
                 return new, replies
             bad = [reply for reply in replies if not sane(reply.arrays)]
             for reply in bad or replies:

@@ -18,6 +18,9 @@ from fedpbc.report.figures import LOGARITHMIC, TITLES, own_style
 from fedpbc.report.palette import COLORS
 
 STATES = {"heard": COLORS[1], "still catching up": COLORS[4], "reply refused": COLORS[0], "not heard": "0.93"}
+NEEDED = {"active", "caught_up", "catching_up", "refused", "failed", "bytes_down", "bytes_up", "seconds"}
+UNMET = re.compile(r"node [0-9]{10,}")
+"""How a node is called that never said who it is."""
 MAX_NAMES, MAX_ROUNDS = 40, 2000
 """More clients are drawn without names; of more rounds the latest are drawn."""
 
@@ -36,17 +39,15 @@ class Deployment:
 
 def read_deployment(path: Path) -> Deployment:
     """The logs of a deployment. Raises ConfigError when no round is closed yet."""
-    metrics = {line["round"]: line for line in Journal(path / "metrics.jsonl").lines()}
-    heard = {
-        line["round"]: set(map(str, line.get("clients", []))) for line in Journal(path / "participation.jsonl").lines()
-    }
+    metrics = {line["round"]: line for line in Journal(path / "metrics.jsonl").lines() if line.keys() >= NEEDED}
+    heard = {line["round"]: set(line["clients"]) for line in Journal(path / "participation.jsonl").lines()}
     rounds = sorted(metrics.keys() & heard.keys())
     if not rounds:
         raise ConfigError(f"{path}: no round is closed yet")
     names = set().union(*heard.values())
     for line in metrics.values():
-        names |= set(line["catching_up"]) | {entry["client"] for entry in line["refused"]}
-    names = {name for name in names if not name.startswith("node ")}
+        names |= set(line["catching_up"]) | {entry["client"] for entry in [*line["refused"], *line["failed"]]}
+    names = {name for name in names if not UNMET.fullmatch(name)}
     evaluations = Journal(path / "evaluation.jsonl").lines()
     return Deployment(
         path, sorted(names, key=_natural), [metrics[t] for t in rounds], [heard[t] for t in rounds],
@@ -57,14 +58,15 @@ def read_deployment(path: Path) -> Deployment:
 def _curves(lines: list[dict[str, Any]], kind: str) -> dict[str, list[tuple[int, float]]]:
     curves: dict[str, list[tuple[int, float]]] = {}
     for line in lines:
-        for name, value in line.get(kind, {}).items():
-            if isinstance(value, (int, float)):
+        for name, value in (line.get(kind) or {}).items():
+            if isinstance(value, (int, float)) and abs(value) < 1e300:
                 curves.setdefault(name, []).append((line["round"] + 1, float(value)))
     return curves
 
 
 def _natural(name: str) -> list[Any]:
-    return [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in re.split(r"(\d+)", name) if part]
+    parts = re.split(r"([0-9]+)", name)
+    return [(0, int(part), "") if i % 2 else (1, 0, part) for i, part in enumerate(parts) if part]
 
 
 def draw_deployment(deployment: Deployment) -> Figure:
@@ -95,7 +97,7 @@ def _curve(ax: Axes, name: str, points: list[tuple[int, float]]) -> None:
 
 
 def _participation(ax: Axes, deployment: Deployment) -> None:
-    rounds, names = deployment.rounds[-MAX_ROUNDS:], deployment.clients
+    rounds, names = deployment.rounds[-MAX_ROUNDS:], deployment.clients or ["nobody"]
     codes = np.full((len(names), len(rounds)), 3)
     place = {name: i for i, name in enumerate(names)}
     for column, (line, heard) in enumerate(zip(rounds, deployment.heard[-MAX_ROUNDS:], strict=True)):
