@@ -115,7 +115,7 @@ def run(out: Path) -> None:
         run_id = deployment.submit(APP, config)
         say(f"run {run_id}: FedPBC, {ROUNDS} rounds of at most {DEADLINE:g} s; the first takes a little")
         watch(deployment, federation)
-        say(f"the run is {deployment.wait(run_id, timeout=60)}")
+        say(f"the run is over: {deployment.wait(run_id, timeout=60).replace(':', ', ')}")
     say("every process has ended")
 
 

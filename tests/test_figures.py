@@ -9,7 +9,8 @@ import pytest
 from rich.console import Console
 
 from fedpbc.experiment import Experiment
-from fedpbc.report.figures import MAX_POINTS, draw, save, shown_metrics
+from fedpbc.report.figures import MAX_POINTS, draw, shown_metrics
+from fedpbc.report.style import save
 from fedpbc.report.tables import final_table
 from fedpbc.results import read_run
 from fedpbc.runner import run

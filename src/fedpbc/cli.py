@@ -248,12 +248,13 @@ def _summary(factory: Any) -> str:
 )
 def report(folders: tuple[Path, ...], out: Path | None) -> None:
     """Redraw the figure of one run, or compare several; or draw the one of a Flower strategy's directory."""
-    from fedpbc.report.figures import draw, save, shown_metrics
-    from fedpbc.results import read_run
-
     if len(folders) == 1 and (folders[0] / "participation.jsonl").is_file():
         _report_deployment(folders[0], out or folders[0])
         return
+    from fedpbc.report.figures import draw, shown_metrics
+    from fedpbc.report.style import save
+    from fedpbc.results import read_run
+
     runs = [read_run(folder) for folder in folders]
     if not shown_metrics(runs):
         raise ConfigError("these runs have no metric in common")
@@ -267,7 +268,7 @@ def report(folders: tuple[Path, ...], out: Path | None) -> None:
 
 def _report_deployment(folder: Path, out: Path) -> None:
     from fedpbc.report.deployment import describe_deployment, draw_deployment, read_deployment
-    from fedpbc.report.figures import save
+    from fedpbc.report.style import save
 
     deployment = read_deployment(folder)
     out.mkdir(parents=True, exist_ok=True)

@@ -12,7 +12,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricR
 from flwr.clientapp import ClientApp
 
 from fedpbc.errors import ConfigError
-from fedpbc.flower import FedAU, FedPBC, FedVARP, InProcessGrid, fedpbc_mod
+from fedpbc.flower import FedAU, FedPBC, FedVARP, InProcessGrid, fedpbc_mod, loop
 from fedpbc.flower.protocol import RECORD
 
 M, ROUNDS, WHO = 4, 6, 1
@@ -122,6 +122,63 @@ def test_a_model_that_its_own_type_cannot_hold_is_not_taken():
     initial = ArrayRecord({"half": Array(np.float16([4000]))})
     result = strategy.start(InProcessGrid(constant_app(half=8000.0), "01"), initial, num_rounds=2)
     assert result.arrays["half"].numpy().tolist() == [4000]
+
+
+def test_who_waits_is_told_why(monkeypatch, caplog):
+    """A client app without the mod never says who it is; here it gets it while the server waits."""
+    monkeypatch.setattr(loop, "SAY_WAITING", 0.05)
+    grid = grid_of(quadratic_app(U, mods=()), ACTIVE)
+
+    class Mended(type(grid)):
+        def get_nodes(self) -> Any:
+            if "did not say who they are" in caplog.text:
+                self.app = quadratic_app(U)
+            return super().get_nodes()
+
+    grid.__class__ = Mended
+    play(CASES["fedpbc"].make(M, round_deadline=0.2), grid, 1)
+    assert f"{M} nodes did not say who they are: does the client app have @app.train(mods=[fedpbc_mod])?" in caplog.text
+
+
+def test_a_run_that_learnt_nothing_says_so(caplog):
+    app = quadratic_app(U, mods=(saying(length=0.0), fedpbc_mod))
+    only = np.zeros((2, M), bool)
+    only[:, WHO] = True
+    play(CASES["scaffold"].make(M), grid_of(app, only), 2)
+    assert "no reply counted in 2 rounds" in caplog.text
+
+
+def test_an_exception_late_in_a_catch_up_keeps_what_was_done():
+    down, calls, trip = ACTIVE.copy(), [], [True]
+    down[:4, WHO] = False
+
+    def before(t: int, i: int) -> None:
+        if i == WHO:
+            calls.append(t)
+            if t == 3 and trip:
+                trip.clear()
+                raise RuntimeError("out of memory")
+
+    models = play(CASES["fedpbc"].make(M), grid_of(quadratic_app(U, before=before), ACTIVE, down), ROUNDS)
+    active = down.copy()
+    active[4, WHO] = False
+    np.testing.assert_allclose(models, expected(CASES["fedpbc"].method, U, active), atol=1e-9, rtol=0)
+    assert calls == [0, 1, 2, 3, 3, 4, 5]
+
+
+DAMAGES = [{"rounds": -1}, {"clients": 3}, {"memory": {}}, {"latest": "model-00"}, {"bases": []}]
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_checkpoint_is_one_line(damage, tmp_path):
+    play(CASES["scaffold"].make(M, directory=tmp_path), grid_of(quadratic_app(U), ACTIVE), 2)
+    state = json.loads((tmp_path / "checkpoint.json").read_text())
+    (tmp_path / "checkpoint.json").write_text(json.dumps(state | damage))
+    before = files_of(tmp_path)
+    with pytest.raises(ConfigError) as raised:
+        play(CASES["scaffold"].make(M, directory=tmp_path), grid_of(quadratic_app(U), ACTIVE), ROUNDS)
+    assert "\n" not in str(raised.value)
+    assert files_of(tmp_path) == before
 
 
 @pytest.mark.parametrize("name", ["a\nb", "x" * 300, "\ud800"])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -77,6 +79,14 @@ def test_the_command_writes_the_figure(fedpbc, directory):
     assert status == 0, error
     assert (directory / "figure.png").stat().st_size > 10_000
     assert "6, 1 of them without anybody" in out
+
+
+def test_the_figure_needs_no_simulator(directory):
+    command = ["report", str(directory)]
+    code = f"import sys; sys.modules['jax'] = None; sys.argv[1:] = {command}; from fedpbc.cli import main; main()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert (directory / "figure.png").is_file()
 
 
 def test_a_directory_without_a_closed_round_is_one_line(fedpbc, tmp_path):

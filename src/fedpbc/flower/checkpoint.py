@@ -32,9 +32,10 @@ class Checkpoint:
         try:
             self._require_own()
             self.arrays.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise ConfigError(f"directory = {shorten(str(directory))}: cannot be used: {error.strerror}") from None
-        self.lock = Lock(directory / ".lock", f"directory = {directory}: another server is writing there")
+            self.lock = Lock(directory / ".lock", f"directory = {directory}: another server is writing there")
+        except (OSError, ValueError) as error:
+            why = getattr(error, "strerror", None) or error
+            raise ConfigError(f"directory = {shorten(str(directory))}: cannot be used: {why}") from None
 
     def load(self) -> dict[str, Any] | None:
         """What was saved last, or None. Raises ConfigError when it cannot be read."""

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import copy
+import logging
 import time
 from dataclasses import replace
 from typing import cast
 
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, RecordDict
 from flwr.clientapp.typing import ClientAppCallable
 
 from fedpbc.flower.arrays import Layout, Refused, models_of, sane
 from fedpbc.flower.drift import ClientControl
 from fedpbc.flower.protocol import IDENTIFY, RECORD, SERVER_ROUND, Answer, Order, only_arrays
 
+log = logging.getLogger("flwr")
+
+RAISED = 2
+"""Flower's error code of a ClientApp that raised an exception."""
 PROGRESS = "fedpbc.progress"
 """ArrayRecord of the context's state: the model after the rounds that are done."""
 PROGRESS_OF = "fedpbc.progress-of"
@@ -63,7 +68,14 @@ class _Replay:
         for round in range(self.done, min(self.order.round + 1, self.order.train_rounds)):
             if self.trained and time.monotonic() - self.started > self.order.budget:
                 return self._unfinished()
-            self.last = self._train(round)
+            try:
+                self.last = self._train(round)
+            except Exception as error:
+                if not self.trained:
+                    raise
+                log.exception("round %d failed after %d that are kept", round + 1, self.trained)
+                self._keep()
+                return Message(Error(RAISED, f"{type(error).__name__}: {error}"), reply_to=self.message)
             if self.last.has_error():
                 return self.last
         self.done = self.order.round + 1

@@ -177,4 +177,5 @@ def describe(line: dict[str, Any]) -> str:
 def first_line(text: str | None) -> str:
     """The last line that says something: of a traceback, the error."""
     lines = [line for line in (text or "").splitlines() if line.strip()]
-    return lines[-1].strip()[:200] if lines else "no reason given"
+    last = lines[-1].strip() if lines else "no reason given"
+    return last if len(last) <= 300 else f"{last[:297]}..."

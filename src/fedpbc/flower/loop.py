@@ -47,20 +47,24 @@ def run(
         done = strategy.prepare(initial, num_rounds - strategy.cooldown)
         if done > num_rounds:
             raise ConfigError(f"num_rounds = {num_rounds}: the checkpoint in {strategy.directory} has {done} rounds")
-        result = _result_so_far(strategy)
+        result, counted = _result_so_far(strategy), 0
         if done:
-            log.info("going on after round %d of %d", done, num_rounds)
+            rest = ": nothing is left to do" if done == num_rounds else ""
+            log.info("going on after round %d of %d%s", done, num_rounds, rest)
         elif evaluate_fn is not None:
-            _keep_evaluation(strategy, result, 0, None, evaluate_fn(0, result.arrays))
+            _keep_evaluation(strategy, result, 0, None, evaluate_fn(0, result.arrays.copy()))
         if done < num_rounds:
             gather(strategy, grid)
         with _bar(done, num_rounds) as advance:
             for number in range(done + 1, num_rounds + 1):
                 _round(strategy, grid, number, result, train_config or ConfigRecord())
-                central = evaluate_fn(number, result.arrays) if evaluate_fn is not None else None
+                central = evaluate_fn(number, result.arrays.copy()) if evaluate_fn is not None else None
                 federated = _evaluate(strategy, grid, number, evaluate_config or ConfigRecord())
                 _keep_evaluation(strategy, result, number, federated, central)
                 advance(strategy.summary_line)
+                counted += strategy.summary_line["active"]
+        if done < num_rounds and not counted:
+            log.warning("no reply counted in %d rounds: the log says why", num_rounds - done)
         return result
     finally:
         strategy.close()
@@ -83,8 +87,17 @@ def gather(strategy: Rounds, grid: Grid) -> None:
                 return
             if time.monotonic() - said > SAY_WAITING:
                 said = time.monotonic()
-                log.info("waiting for clients: %d of %d are here", met, wanted)
+                _say_waiting(strategy, met, wanted)
             time.sleep(strategy.poll_interval)
+
+
+def _say_waiting(strategy: Rounds, met: int, wanted: int) -> None:
+    log.info("waiting for clients: %d of %d are here", met, wanted)
+    silent = dict([*strategy.ledger.failed, *strategy.ledger.refused])
+    if silent:
+        who, why = next(iter(silent.items()))
+        question = "does the client app have @app.train(mods=[fedpbc_mod])?"
+        log.warning("%d nodes did not say who they are: %s (%s: %s)", len(silent), question, who, why)
 
 
 def _round(strategy: Rounds, grid: Grid, number: int, result: Result, config: ConfigRecord) -> None:

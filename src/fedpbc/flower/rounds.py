@@ -177,9 +177,23 @@ class Rounds(FlowerFedAvg):
                 was, new = saved["settings"].get(key), now.get(key)
                 what = f"{key} was {shorten(was)}, is {shorten(new)}"
                 raise ConfigError(f"directory = {self.directory}: belongs to another federation: {what}")
-        self.done, self.first_base = saved["rounds"], saved["first_base"]
+        try:
+            self._take_up(saved)
+        except (ValueError, KeyError, TypeError, AttributeError, IndexError, Refused) as error:
+            what = f"is damaged ({type(error).__name__}: {error})"
+            raise ConfigError(
+                f"directory = {self.directory}: its checkpoint {what}; restore it from a backup"
+            ) from None
+
+    def _take_up(self, saved: dict[str, Any]) -> None:
+        """Everything as it was saved; raises whatever damage raises."""
+        self.done, self.first_base = whole("rounds", saved["rounds"]), saved["first_base"]
         self.roster.restore(saved["clients"])
         self.bases.restore(saved["bases"], saved["latest"])
+        for client in self.roster.clients.values():
+            if self.keeps_base and client.base not in saved["bases"]:
+                raise ValueError(f"client {client.name} goes on from a model that is not there")
+        self.layout.read(self.arrays)
         self.flat = self.layout.flatten(self.bases.model(self.bases.latest))
         self.recall(saved["memory"])
 

@@ -14,8 +14,8 @@ from matplotlib.patches import Patch
 
 from fedpbc.errors import ConfigError
 from fedpbc.files import Journal
-from fedpbc.report.figures import LOGARITHMIC, TITLES, own_style
 from fedpbc.report.palette import COLORS
+from fedpbc.report.style import LOGARITHMIC, TITLES, own_style
 
 STATES = {"heard": COLORS[1], "still catching up": COLORS[4], "reply refused": COLORS[0], "not heard": "0.93"}
 NEEDED = {"active", "caught_up", "catching_up", "refused", "failed", "bytes_down", "bytes_up", "seconds"}
@@ -81,7 +81,9 @@ def draw_deployment(deployment: Deployment) -> Figure:
             _curve(ax, name, points)
         _participation(axes[-2], deployment)
         _seconds(axes[-1], deployment)
-        figure.suptitle(deployment.path.resolve().name, fontsize=11, fontweight="bold", parse_math=False)
+        axes[0].set_xlim(deployment.rounds[-MAX_ROUNDS:][0]["round"] + 0.5, deployment.rounds[-1]["round"] + 1.5)
+        title = f"deployment: {deployment.path.resolve().name}"
+        figure.suptitle(title, fontsize=11, fontweight="bold", parse_math=False)
         patches = [Patch(color=color, label=state) for state, color in STATES.items()]
         figure.legend(handles=patches, loc="outside lower center", ncols=4, fontsize=8, frameon=False)
         return figure
@@ -93,6 +95,7 @@ def _curve(ax: Axes, name: str, points: list[tuple[int, float]]) -> None:
     ax.set_ylabel(TITLES.get(name, name.replace("_", " ")), fontsize=8)
     if name in LOGARITHMIC and np.all(values > 0):
         ax.set_yscale("log")
+        ax.tick_params(which="minor", labelsize=7)
     _plain(ax)
 
 
@@ -149,7 +152,11 @@ def describe_deployment(deployment: Deployment) -> list[tuple[str, str]]:
         ("clients", f"{len(deployment.clients)}, on average {np.mean(active):.1f} heard in a round"),
         ("missed rounds caught up", f"{total('caught_up'):,}"),
         ("replies refused", f"{total('refused'):,}"),
-        ("sent, received", f"{total('bytes_down') / 1e6:,.1f} MB, {total('bytes_up') / 1e6:,.1f} MB"),
+        ("sent, received", f"{_bytes(total('bytes_down'))}, {_bytes(total('bytes_up'))}"),
         ("seconds a round, median", f"{np.median([line['seconds'] for line in rounds]):.1f}"),
         *last,
     ]
+
+
+def _bytes(count: int) -> str:
+    return f"{count / 1e6:,.1f} MB" if count >= 1e6 else f"{count / 1e3:,.1f} kB"

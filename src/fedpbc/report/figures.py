@@ -5,32 +5,21 @@ Curves with the seeds as bands, or, where there are more methods than colours, a
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from fedpbc.files import replacing
 from fedpbc.report.palette import COLORS, RESERVED
+from fedpbc.report.style import LOGARITHMIC, TITLES, own_style, save
 from fedpbc.results import Run, read_run
 
 STYLES: dict[str, Any] = {"server": "-", "mean": (0, (4, 1.5))}
 MODEL_NAMES = {"server": "server model", "mean": "mean of all client models (no server can compute it)"}
-LOGARITHMIC = ("grad_norm", "distance")
-TITLES = {
-    "grad_norm": "gradient norm of F",
-    "distance": "distance to the minimiser",
-    "train_loss": "train loss",
-    "test_accuracy": "test accuracy",
-    "test_accuracy_by_client": "test accuracy, mean over clients",
-}
 COMPUTE_TITLES = {"all": "everybody computes", "active": "only active clients compute"}
 MAX_POINTS = 400
 """Points of a curve that are drawn: evenly spaced evaluated rounds."""
@@ -60,24 +49,6 @@ def _measured(run: Run) -> list[str]:
 def draw_run(path: Path) -> None:
     """Draw figure.png and figure.svg of one run directory, into it."""
     save(draw([read_run(path)]), path, "figure")
-
-
-def save(figure: Figure, folder: Path, stem: str) -> None:
-    """Write ``stem``.png and ``stem``.svg, the same bytes for the same figure."""
-    with own_style({"svg.hashsalt": "fedpbc", "svg.fonttype": "path"}), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph .* missing from font")  # a label may use any script
-        for suffix, metadata in (("png", {"Software": None}), ("svg", {"Date": None})):
-            with replacing(folder / f"{stem}.{suffix}") as temporary:
-                figure.savefig(temporary, format=suffix, dpi=150, metadata=metadata)
-
-
-@contextmanager
-def own_style(settings: Any) -> Iterator[None]:
-    """Matplotlib's defaults, whatever the user's own settings file says."""
-    with mpl.rc_context():
-        mpl.rcdefaults()
-        mpl.rcParams.update(settings)
-        yield
 
 
 def draw(runs: Sequence[Run]) -> Figure:
