@@ -67,6 +67,11 @@ class Layout:
         dtype = self.dtypes[name]
         return np.result_type(dtype, np.float32) if dtype.kind == "f" else np.dtype(np.float64)
 
+    @property
+    def narrows(self) -> bool:
+        """Whether an array's own type holds less than what is computed in."""
+        return any(self.working(name) != dtype for name, dtype in self.dtypes.items())
+
     def blocks(self) -> Iterator[tuple[str, slice]]:
         """Every array, flattened, in pieces of ``BLOCK`` entries."""
         for name, shape in self.shapes.items():

@@ -358,7 +358,7 @@ class Rounds(FlowerFedAvg):
             if not self.learns():
                 return None, replies
             new = self.rule(self.round, replies)
-            if new is None or (sane(new) and sane(self.layout.restore(new))):  # 16 bits hold less than is computed in
+            if new is None or (sane(new) and (not self.layout.narrows or sane(self.layout.restore(new)))):
                 return new, replies
             bad = [reply for reply in replies if not sane(reply.arrays)]
             for reply in bad or replies:
