@@ -180,10 +180,8 @@ class Rounds(FlowerFedAvg):
         try:
             self._take_up(saved)
         except (ValueError, KeyError, TypeError, AttributeError, IndexError, Refused) as error:
-            what = f"is damaged ({type(error).__name__}: {error})"
-            raise ConfigError(
-                f"directory = {self.directory}: its checkpoint {what}; restore it from a backup"
-            ) from None
+            what = f"its checkpoint is damaged ({type(error).__name__}: {error}); restore it from a backup"
+            raise ConfigError(f"directory = {self.directory}: {what}") from None
 
     def _take_up(self, saved: dict[str, Any]) -> None:
         """Everything as it was saved; raises whatever damage raises."""
@@ -233,7 +231,7 @@ class Rounds(FlowerFedAvg):
         groups: dict[str, list[Client]] = {}
         for node in [] if identify_only else self._keys:
             client = self.roster.at(node)
-            if client is not None and not self.ledger.tried(node, TRAIN):
+            if client is not None and not self.ledger.tried(node, TRAIN) and client.name not in self.ledger.replies:
                 groups.setdefault(client.base, []).append(client)
         ttl = max(1.0, self.ledger.deadline - time.monotonic())
         if unknown:
