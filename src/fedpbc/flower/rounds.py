@@ -231,7 +231,7 @@ class Rounds(FlowerFedAvg):
         groups: dict[str, list[Client]] = {}
         for node in [] if identify_only else self._keys:
             client = self.roster.at(node)
-            if client is not None and not self.ledger.tried(node, TRAIN) and client.name not in self.ledger.replies:
+            if client is not None and not self.ledger.tried(node, TRAIN):
                 groups.setdefault(client.base, []).append(client)
         ttl = max(1.0, self.ledger.deadline - time.monotonic())
         if unknown:
