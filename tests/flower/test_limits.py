@@ -210,22 +210,24 @@ def files_of(folder: Any) -> dict[Any, bytes]:
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-@pytest.mark.parametrize("name", ["thesis.tex", "arrays/mine.npy", "participation.jsonl", "arrays/sub/mine.npy"])
+@pytest.mark.parametrize("name", ["arrays/mine.npy", "participation.jsonl", "arrays/sub/mine.npy"])
 def test_files_of_somebody_else_are_left_alone(name, tmp_path):
     (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / name).write_text("mine")
-    with pytest.raises(ConfigError, match=r"and no checkpoint.json; it must be new, empty"):
+    with pytest.raises(ConfigError, match=r"and no checkpoint.json; choose another"):
         play(CASES["fedpbc"].make(M, directory=tmp_path), grid_of(quadratic_app(U), ACTIVE), 1)
     assert files_of(tmp_path) == {tmp_path / name: b"mine"}
 
 
-def test_files_that_come_later_are_left_alone(tmp_path):
+def test_files_beside_ours_are_left_alone(tmp_path):
+    (tmp_path / "links.csv").write_text("mine")
     play(CASES["fedpbc"].make(M, directory=tmp_path), grid_of(quadratic_app(U), ACTIVE), 2)
     (tmp_path / "arrays" / "sub").mkdir()
     (tmp_path / "arrays" / "mine.npy").write_text("mine")
     play(CASES["fedpbc"].make(M, directory=tmp_path), grid_of(quadratic_app(U), ACTIVE), ROUNDS)
     assert (tmp_path / "arrays" / "mine.npy").read_text() == "mine"
     assert (tmp_path / "arrays" / "sub").is_dir()
+    assert (tmp_path / "links.csv").read_text() == "mine"
 
 
 def test_one_client_is_enough_where_there_is_only_one():

@@ -77,14 +77,14 @@ class Checkpoint:
                 path.unlink(missing_ok=True)
 
     def _require_own(self) -> None:
-        """Raise ConfigError when files of somebody else are here: nothing of theirs is touched."""
+        """Raise ConfigError when what we would write to is somebody else's, or of a lost federation."""
         if self.path.is_file() or not self.directory.is_dir():
             return
-        others = {path.name for path in self.directory.iterdir()} - {".lock", "arrays", ".checkpoint.json.tmp"}
+        others = {f"{name}.jsonl" for name in LOGS if (self.directory / f"{name}.jsonl").exists()}
         if self.arrays.is_dir():
             others |= {f"arrays/{path.name}" for path in self.arrays.iterdir() if not _OWN.fullmatch(path.name)}
         if others:
-            what = f"holds {min(others)} and no checkpoint.json; it must be new, empty, or one to go on from"
+            what = f"holds {min(others)} and no checkpoint.json; choose another, or one to go on from"
             raise ConfigError(f"directory = {shorten(str(self.directory))}: {what}")
 
     def close(self) -> None:
