@@ -72,6 +72,3 @@ def _column(trace: np.ndarray, path: str | Path, context: Context) -> int:
 
 def _silence(message: Message) -> Message:
     return Message(Error(DROPPED, DROPPED_REASON), reply_to=message)
-
-
-__all__ = ["drop_by_trace"]

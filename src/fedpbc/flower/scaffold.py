@@ -14,7 +14,7 @@ from fedpbc.flower.arrays import Model, Refused
 from fedpbc.flower.ledger import Reply
 from fedpbc.flower.methods import KnownClients
 from fedpbc.flower.options import one_of, positive
-from fedpbc.flower.protocol import CONTROL, LONGEST_WAY, SHIFT, SHORTEST, Order
+from fedpbc.flower.protocol import CONTROL, SHIFT, Order
 from fedpbc.flower.roster import Client
 from fedpbc.flower.table import KeepsTables
 
@@ -85,10 +85,7 @@ class SCAFFOLD(KeepsTables, KnownClients):
         """Raise Refused when the steps were not taken through ``drift_correction``."""
         if self.round >= self.train_rounds:
             return
-        length = reply.answer.length
-        if not SHORTEST <= length <= LONGEST_WAY:
-            raise Refused(f"reports local steps of total length {length}: its train function must use drift_correction")
-        self.check_direction(reply, self.flat, length)
+        self.check_steps(reply, self.flat)
         if self.controls == "client" and reply.change is None and not reply.answer.lost:
             raise Refused("has no change of its control variate")
 

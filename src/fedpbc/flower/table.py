@@ -13,6 +13,7 @@ import numpy as np
 from fedpbc.flower.arrays import Layout, Model, Refused, sane
 from fedpbc.flower.checkpoint import Pieces
 from fedpbc.flower.ledger import Reply
+from fedpbc.flower.protocol import LONGEST_WAY, SHORTEST
 from fedpbc.flower.strategy import UnreliableClients
 
 
@@ -93,6 +94,13 @@ class KeepsTables(UnreliableClients):
     @abstractmethod
     def num_rows(self) -> dict[str, int]:
         """How many models each table has."""
+
+    def check_steps(self, reply: Reply, start: Model) -> None:
+        """Raise Refused unless the local steps from ``start`` were taken through ``drift_correction``."""
+        length = reply.answer.length
+        if not SHORTEST <= length <= LONGEST_WAY:
+            raise Refused(f"reports local steps of total length {length}: its train function must use drift_correction")
+        self.check_direction(reply, start, length)
 
     def check_direction(self, reply: Reply, start: Model, length: float) -> None:
         """Raise Refused when (x_i - start) / length is too large to compute with."""
