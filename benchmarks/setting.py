@@ -98,7 +98,7 @@ def _probabilities(links: Any, rounds: int) -> np.ndarray:
     """p_i^t of every round, through the contract of link processes."""
     import jax
 
-    import fedpbc.engine  # noqa: F401  (makes components pytrees)
+    import fedpbc.core.engine  # noqa: F401  (makes components pytrees)
 
     key = jax.random.key(0)
     params = jax.device_put(links.params)

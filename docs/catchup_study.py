@@ -18,10 +18,10 @@ import numpy as np
 from comparison import SETTINGS, markdown
 
 import fedpbc
-from fedpbc.draws import write_links
-from fedpbc.engine import Programs
-from fedpbc.experiment import Experiment, load_experiment
-from fedpbc.runner import RunResult
+from fedpbc.core.engine import Programs
+from fedpbc.experiment.grid import Experiment, load_experiment
+from fedpbc.runs.draws import write_links
+from fedpbc.runs.runner import RunResult
 
 DOCS = Path(__file__).resolve().parent
 LIMITS = (1, 2, 5, 10, 0)

@@ -10,9 +10,9 @@ import numpy as np
 from matplotlib.figure import Figure
 from scipy.optimize import minimize
 
-from fedpbc.experiment import Experiment, load_experiment
-from fedpbc.local import sum_blocks
-from fedpbc.runner import RunResult
+from fedpbc.core.local import sum_blocks
+from fedpbc.experiment.grid import Experiment, load_experiment
+from fedpbc.runs.runner import RunResult
 
 METHODS: list[dict[str, Any]] = load_experiment("rivals").table()["algorithms"]
 """Those of the shipped experiment ``rivals``."""

@@ -18,8 +18,8 @@ import numpy as np
 from comparison import markdown
 
 import fedpbc
-from fedpbc.engine import Programs
-from fedpbc.experiment import Experiment
+from fedpbc.core.engine import Programs
+from fedpbc.experiment.grid import Experiment
 
 DOCS = Path(__file__).resolve().parent
 CERTAIN = "FedAvg, p = 1 (reference)"

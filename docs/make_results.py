@@ -19,8 +19,8 @@ import numpy as np
 from comparison import markdown
 
 import fedpbc
-from fedpbc.experiment import Experiment, load_experiment
-from fedpbc.runner import RunResult
+from fedpbc.experiment.grid import Experiment, load_experiment
+from fedpbc.runs.runner import RunResult
 from fedpbc.theory import fedavg_weights
 
 DOCS = Path(__file__).resolve().parent

@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-import fedpbc.engine  # noqa: F401  (makes components pytrees)
+import fedpbc.core.engine  # noqa: F401  (makes components pytrees)
+from fedpbc.core.schema import Context
 from fedpbc.problems.quadratic import quadratic
-from fedpbc.schema import Context
 
 SIGMAS = 4.5
 """How many standard errors a mean may be off: one test in 150 000 fails by chance."""

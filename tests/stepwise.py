@@ -9,8 +9,8 @@ import jax
 import numpy as np
 
 import fedpbc
-from fedpbc.engine import Programs
-from fedpbc.runner import _Grid
+from fedpbc.core.engine import Programs
+from fedpbc.runs.runner import _Grid
 
 PROGRAMS = Programs(jax.devices()[:1])
 """Shared by all tests of a process, so that every program is compiled once."""

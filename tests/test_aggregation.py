@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from fedpbc.aggregation import consensus_distance, masked_mean, masked_sum, select
+from fedpbc.core.aggregation import consensus_distance, masked_mean, masked_sum, select
 
 SIZES = st.tuples(st.integers(1, 7), st.integers(1, 5))
 VALUES = st.floats(-1e3, 1e3)

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from fedpbc.algorithms import ALGORITHMS
+from fedpbc.algorithms.common.server import SERVERS
+from fedpbc.algorithms.common.weighting import weighted
 from fedpbc.algorithms.fedavg import WEIGHTING
-from fedpbc.algorithms.server import SERVERS
-from fedpbc.algorithms.weighting import weighted
-from fedpbc.schema import Context
-from fedpbc.types import Link, Round
+from fedpbc.core.schema import Context
+from fedpbc.core.types import Link, Round
 
 CONTEXT = Context(0, np.dtype(np.float64), 10)
 

@@ -58,7 +58,8 @@ def test_every_part_has_a_layer():
 
 
 @pytest.mark.parametrize(
-    "modules", ["fedpbc", "fedpbc.theory", "fedpbc.flower", "fedpbc.aggregation, fedpbc.algorithms, fedpbc.types"]
+    "modules",
+    ["fedpbc", "fedpbc.theory", "fedpbc.flower", "fedpbc.core.aggregation, fedpbc.algorithms, fedpbc.core.types"],
 )
 def test_an_edge_device_needs_no_jax(modules):
     heavy = "('jax', 'matplotlib', 'scipy', 'torch', 'ray', 'pandas')"

@@ -12,8 +12,8 @@ import pytest
 from link_helpers import context, run_links
 
 from fedpbc.errors import BadOption
+from fedpbc.io.plainpickle import MAX_DEPTH, PickleError, load
 from fedpbc.links.fedscale import fedscale
-from fedpbc.plainpickle import MAX_DEPTH, PickleError, load
 
 PHONE = {"duration": 60, "active": [10, 40], "inactive": [20, 55], "finish_time": 70, "model": "CPH1801"}
 PLAIN = [
@@ -192,7 +192,7 @@ def test_a_missing_file_is_named(tmp_path):
 
 
 def test_keys_that_could_share_a_hash_are_refused():
-    from fedpbc.plainpickle import PickleError, load
+    from fedpbc.io.plainpickle import PickleError, load
 
     assert load(pickle.dumps({2**60 - 1: 1})) == {2**60 - 1: 1}
     with pytest.raises(PickleError, match="int below"):

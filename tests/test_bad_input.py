@@ -12,8 +12,8 @@ import pytest
 import tomli_w
 
 from fedpbc.errors import ConfigError
-from fedpbc.experiment import Experiment, load_experiment, parse_override, set_key
-from fedpbc.runner import run
+from fedpbc.experiment.grid import Experiment, load_experiment, parse_override, set_key
+from fedpbc.runs.runner import run
 
 HUGE = 10**12
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from fedpbc.algorithms import ALGORITHMS
-from fedpbc.experiment import load_experiment, shipped_experiments
+from fedpbc.experiment.grid import load_experiment, shipped_experiments
 from fedpbc.links import LINKS
 from fedpbc.problems import PROBLEMS
 
@@ -131,7 +131,7 @@ def test_a_full_disk_is_one_line(fedpbc, monkeypatch):
     def full(*_: Any, **__: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("fedpbc.results.write_arrays", full)
+    monkeypatch.setattr("fedpbc.runs.directory.write_arrays", full)
     status, _, err = fedpbc("run", "counterexample", "--set", "rounds=2", "--seeds", "0")
     assert status == 1
     assert err == "error: No space left on device; a run that had started goes on with --resume\n"

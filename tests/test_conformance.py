@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 from fedpbc.algorithms import ALGORITHMS
-from fedpbc.algorithms.server import SERVERS
-from fedpbc.experiment import Experiment
+from fedpbc.algorithms.common.server import SERVERS
+from fedpbc.core.types import Link, Round
+from fedpbc.experiment.grid import Experiment
 from fedpbc.links import LINKS
 from fedpbc.problems import PROBLEMS
-from fedpbc.runner import _Grid, run
-from fedpbc.types import Link, Round
+from fedpbc.runs.runner import _Grid, run
 
 ROUNDS, CLIENTS = 6, 5
 TRACE = np.random.default_rng(0).random((ROUNDS, CLIENTS)) < 0.5

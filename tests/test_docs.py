@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from fedpbc.algorithms import ALGORITHMS
-from fedpbc.experiment import Experiment, load_experiment, parse_override, settings, shipped_experiments
+from fedpbc.core.schema import options_of
+from fedpbc.experiment.grid import Experiment, load_experiment, parse_override, settings, shipped_experiments
 from fedpbc.links import LINKS
-from fedpbc.links.probability import PROBABILITIES
-from fedpbc.links.variation import VARIATIONS
+from fedpbc.links.common.probability import PROBABILITIES
+from fedpbc.links.common.variation import VARIATIONS
 from fedpbc.problems import PROBLEMS
-from fedpbc.schema import options_of
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")

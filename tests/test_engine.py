@@ -8,9 +8,9 @@ import jax
 import numpy as np
 import pytest
 
-from fedpbc.engine import CAPACITY, Programs
-from fedpbc.experiment import Experiment
-from fedpbc.runner import _Grid, run
+from fedpbc.core.engine import CAPACITY, Programs
+from fedpbc.experiment.grid import Experiment
+from fedpbc.runs.runner import _Grid, run
 
 
 def synthetic_table(**changes: Any) -> dict[str, Any]:
@@ -61,7 +61,7 @@ def test_a_process_keeps_only_so_many_programs(table, monkeypatch):
     experiment = Experiment.from_table(table | {"algorithms": [{"name": name} for name in names]})
     kept, few = Programs(jax.devices()[:1]), Programs(jax.devices()[:1])
     plenty = run(experiment, devices=1, programs=kept)
-    monkeypatch.setattr("fedpbc.engine.MAX_PROGRAMS", 2)
+    monkeypatch.setattr("fedpbc.core.engine.MAX_PROGRAMS", 2)
     scarce = run(experiment, devices=1, programs=few)
     assert (len(kept.compiled), kept.num_compiled) == (3, 3)
     assert (len(few.compiled), few.num_compiled) == (2, 6)  # two seeds, each in the order of the algorithms

@@ -25,9 +25,9 @@ import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MessageType, RecordDict
 from flwr.clientapp import ClientApp
 
-from fedpbc.files import read_arrays
 from fedpbc.flower import InProcessGrid
 from fedpbc.flower.protocol import TRAIN, Order
+from fedpbc.io.files import read_arrays
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 STRATEGIES = ("fedpbc", "fedavg", "fedau", "mifa", "fedvarp", "scaffold")

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from fedpbc.experiment import Experiment
-from fedpbc.report.figures import MAX_POINTS, draw, shown_metrics
-from fedpbc.report.style import save
-from fedpbc.report.tables import final_table
-from fedpbc.results import read_run
-from fedpbc.runner import run
+from fedpbc.experiment.grid import Experiment
+from fedpbc.plots.runs import MAX_POINTS, draw, shown_metrics
+from fedpbc.plots.style import save
+from fedpbc.plots.tables import final_table
+from fedpbc.runs.directory import read_run
+from fedpbc.runs.runner import run
 
 
 def finished(table, tmp_path, name="out", **changes):

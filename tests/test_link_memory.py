@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 from link_helpers import SIGMAS, autocorrelation, context, run_links, standard_error
 
+from fedpbc.core.types import Link, LinkProcess
 from fedpbc.errors import BadOption
 from fedpbc.links.bernoulli import draw
+from fedpbc.links.common.variation import staircase
 from fedpbc.links.cyclic import cyclic
 from fedpbc.links.gilbert_elliott import gilbert_elliott
 from fedpbc.links.markov import markov
 from fedpbc.links.outages import outages
-from fedpbc.links.variation import staircase
-from fedpbc.types import Link, LinkProcess
 
 P = np.array([0.1, 0.3, 0.5, 0.9])
 ROUNDS = 40_000

@@ -11,12 +11,12 @@ from link_helpers import SIGMAS, context, run_links
 from test_conformance import CLIENTS, LINK_SETTINGS, PHONES, TRACE
 
 from fedpbc import draws
-from fedpbc.engine import draw_links, has_downlink
+from fedpbc.core.engine import draw_links, has_downlink
+from fedpbc.core.schema import bind_component
 from fedpbc.errors import ConfigError
-from fedpbc.experiment import Experiment
+from fedpbc.experiment.grid import Experiment
 from fedpbc.links import LINKS
-from fedpbc.runner import run
-from fedpbc.schema import bind_component
+from fedpbc.runs.runner import run
 
 SEEDS = 500
 

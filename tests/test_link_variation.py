@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from link_helpers import context
 
-from fedpbc.links.variation import absence, compose, diurnal, interleaved, no_variation, sine, staircase
+from fedpbc.links.common.variation import absence, compose, diurnal, interleaved, no_variation, sine, staircase
 
 
 def values(base, varying, rounds: int) -> np.ndarray:

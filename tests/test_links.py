@@ -11,9 +11,9 @@ import pytest
 from link_helpers import context, run_links
 
 from fedpbc.errors import BadOption
-from fedpbc.files import read_trace
+from fedpbc.io.files import read_trace
 from fedpbc.links.bernoulli import bernoulli, draw
-from fedpbc.links.probability import by_label, by_trait, two_groups, vector, zipf
+from fedpbc.links.common.probability import by_label, by_trait, two_groups, vector, zipf
 from fedpbc.links.trace import trace
 from fedpbc.problems.synthetic import synthetic
 

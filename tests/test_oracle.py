@@ -16,7 +16,7 @@ import pytest
 from stepwise import PROGRAMS, Simulated, close, deviation, random_trace, simulate
 
 import fedpbc
-from fedpbc.engine import _keys
+from fedpbc.core.engine import _keys
 from fedpbc.problems.partition import draw_rows, multiply_high
 
 ALGORITHMS = {"fedavg": oracle.FedAvg(), "fedavg_all": oracle.FedAvgAll(), "fedpbc": oracle.FedPBC()}

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedpbc.core.local import sum_blocks
+from fedpbc.core.schema import Context
 from fedpbc.errors import BadOption, ConfigError
-from fedpbc.local import sum_blocks
 from fedpbc.problems.partition import draw_rows, multiply_high, offsets_of, weights_of
 from fedpbc.problems.quadratic import quadratic
 from fedpbc.problems.synthetic import synthetic
-from fedpbc.schema import Context
 
 CONTEXT = Context(0, np.dtype(np.float64), 10, (0,))
 

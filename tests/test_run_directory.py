@@ -21,9 +21,9 @@ import tomli_w
 import fedpbc
 from fedpbc import results, runner
 from fedpbc.errors import ConfigError
-from fedpbc.experiment import Experiment, load_experiment
-from fedpbc.results import read_metrics, read_run, replacing
-from fedpbc.runner import run
+from fedpbc.experiment.grid import Experiment, load_experiment
+from fedpbc.runs.directory import read_metrics, read_run, replacing
+from fedpbc.runs.runner import run
 
 
 @pytest.fixture

@@ -7,31 +7,84 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from fedpbc import algorithms, audit, data, flower, links, models, problems, testing, theory
+    from fedpbc.core import schedules
+    from fedpbc.core.registry import register
+    from fedpbc.core.schema import Component, Context, Factory, component
+    from fedpbc.core.types import Algorithm, LinkProcess, Measure, Problem
     from fedpbc.errors import ConfigError, FedpbcError
-    from fedpbc.experiment import Experiment, load_experiment
-    from fedpbc.results import RunDirectory, read_run
-    from fedpbc.runner import RunResult, run
+    from fedpbc.experiment.grid import Experiment
+    from fedpbc.experiment.load import load_experiment
+    from fedpbc.links.common import probability as probabilities
+    from fedpbc.links.common import variation as variations
+    from fedpbc.runs.callbacks import Callback, EarlyStop
+    from fedpbc.runs.directory import read_run
+    from fedpbc.runs.run import Run
+    from fedpbc.simulation import run, simulate
 
 _HOME = {
+    "Algorithm": "core.types",
+    "Callback": "runs.callbacks",
+    "Component": "core.schema",
     "ConfigError": "errors",
+    "Context": "core.schema",
+    "EarlyStop": "runs.callbacks",
+    "Experiment": "experiment.grid",
+    "Factory": "core.schema",
     "FedpbcError": "errors",
-    "Experiment": "experiment",
-    "load_experiment": "experiment",
-    "RunDirectory": "results",
-    "read_run": "results",
-    "RunResult": "runner",
-    "run": "runner",
+    "LinkProcess": "core.types",
+    "Measure": "core.types",
+    "Problem": "core.types",
+    "Run": "runs.run",
+    "component": "core.schema",
+    "load_experiment": "experiment.load",
+    "read_run": "runs.directory",
+    "register": "core.registry",
+    "run": "simulation",
+    "simulate": "simulation",
+}
+_MODULES = {
+    **{
+        name: name
+        for name in ("algorithms", "audit", "data", "flower", "links", "models", "problems", "testing", "theory")
+    },
+    "probabilities": "links.common.probability",
+    "schedules": "core.schedules",
+    "variations": "links.common.variation",
 }
 __all__ = [
+    "Algorithm",
+    "Callback",
+    "Component",
     "ConfigError",
+    "Context",
+    "EarlyStop",
     "Experiment",
+    "Factory",
     "FedpbcError",
-    "RunDirectory",
-    "RunResult",
+    "LinkProcess",
+    "Measure",
+    "Problem",
+    "Run",
     "__version__",
+    "algorithms",
+    "audit",
+    "component",
+    "data",
+    "flower",
+    "links",
     "load_experiment",
+    "models",
+    "probabilities",
+    "problems",
     "read_run",
+    "register",
     "run",
+    "schedules",
+    "simulate",
+    "testing",
+    "theory",
+    "variations",
 ]
 
 
@@ -41,8 +94,10 @@ def __dir__() -> list[str]:
 
 def __getattr__(name: str) -> Any:
     """Import on first use: an edge device that only needs part of the package never imports JAX."""
-    if name not in _HOME:
-        raise AttributeError(f"module 'fedpbc' has no attribute {name!r}")
     import importlib
 
+    if name in _MODULES:
+        return importlib.import_module(f"fedpbc.{_MODULES[name]}")
+    if name not in _HOME:
+        raise AttributeError(f"module 'fedpbc' has no attribute {name!r}")
     return getattr(importlib.import_module(f"fedpbc.{_HOME[name]}"), name)

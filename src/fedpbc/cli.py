@@ -5,22 +5,21 @@ from __future__ import annotations
 import io
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.text import Text
+from rich.progress import Progress
 
 from fedpbc import __version__
 from fedpbc.errors import ConfigError, FedpbcError
 
 if TYPE_CHECKING:
-    from fedpbc.experiment import Experiment
-    from fedpbc.runner import RunResult
+    from fedpbc.experiment.grid import Experiment
+    from fedpbc.runs.run import Run
 
 
 _EXTRAS = {"jax": "simulation", "jaxlib": "simulation", "matplotlib": "simulation", "scipy": "audit"}
@@ -84,38 +83,41 @@ def _cli() -> None:
 @click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Run directory [default: runs/NAME].")
 @click.option("--resume", is_flag=True, help="Go on in DIR after an interruption.")
 @click.option("--devices", type=click.IntRange(min=1), metavar="N", help="Devices per run [default: what pays off].")
+@click.option("--import", "imports", multiple=True, metavar="FILE.py", help="Run a file that registers components.")
+@click.option("--markdown", is_flag=True, help="Print the table as Markdown.")
+@click.option("--latex", is_flag=True, help="Print the table as LaTeX.")
+@click.option("--quiet", is_flag=True, help="No progress.")
 def run(
-    experiment: str, overrides: tuple[str, ...], seeds: str | None, out: Path | None, resume: bool, devices: int | None
+    experiment: str,
+    overrides: tuple[str, ...],
+    seeds: str | None,
+    out: Path | None,
+    resume: bool,
+    devices: int | None,
+    imports: tuple[str, ...],
+    markdown: bool,
+    latex: bool,
+    quiet: bool,
 ) -> None:
-    """Run an experiment, shipped (by NAME) or your own (a TOML FILE)."""
-    _set_host_devices(devices)
-    loaded = _load(experiment, overrides, seeds)
+    """Run an experiment, shipped (by NAME) or your own (a TOML FILE). A file that names Python code runs it."""
+    loaded = _load(experiment, overrides, seeds, imports)
     out = out or Path("runs") / loaded.name
     if str(out) == ".":
         raise ConfigError("--out: must name a folder of its own, not the current one")
-    from fedpbc.results import Run
-    from fedpbc.runner import run as run_experiment
+    from fedpbc.simulation import run as run_experiment
 
-    with _progress(loaded) as progress:
-        result = run_experiment(loaded, out, resume=resume, devices=devices, progress=progress)
-    _print_table([Run(out, loaded.table(), result.summary, {})])
-    click.echo(f"{out}: figure.png, metrics.csv, summary.json, manifest.json, models/, experiment.toml")
+    result = run_experiment(loaded, out, resume=resume, devices=devices, progress=not quiet)
+    _print_table([result], markdown, latex)
+    click.echo(f"{out}: {', '.join(name for name in _RUN_FILES if (out / name).exists())}")
     _report_divergence(result)
 
 
-def _set_host_devices(devices: int | None) -> None:
-    """One JAX device per core, so that a round can be shared; before JAX starts."""
-    import jax
-
-    if "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", ""):
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        if devices and devices > max(16, 2 * cores):
-            raise ConfigError(f"--devices {devices}: must be at most {max(16, 2 * cores)} with {cores} cores")
-        jax.config.update("jax_num_cpu_devices", devices or cores)
+_RUN_FILES = ("figure.png", "metrics.csv", "summary.json", "manifest.json", "models", "experiment.toml")
 
 
-def _load(source: str, overrides: tuple[str, ...], seeds: str | None) -> Experiment:
-    from fedpbc.experiment import load_experiment, parse_override
+def _load(source: str, overrides: tuple[str, ...], seeds: str | None, imports: tuple[str, ...] = ()) -> Experiment:
+    from fedpbc.experiment.load import load_experiment
+    from fedpbc.experiment.overrides import parse_override
 
     changes = dict(parse_override(text) for text in overrides)
     if seeds is not None:
@@ -123,10 +125,10 @@ def _load(source: str, overrides: tuple[str, ...], seeds: str | None) -> Experim
             changes["seeds"] = [int(part) for part in seeds.split(",")]
         except ValueError:
             raise ConfigError(f"--seeds {seeds}: must be integers with commas between, like 0,1,2") from None
-    return load_experiment(source, changes)
+    return load_experiment(source, changes, imports)
 
 
-def _report_divergence(result: RunResult) -> None:
+def _report_divergence(result: Run) -> None:
     if not result.diverged:
         return
     for key, round_ in list(result.diverged.items())[:10]:
@@ -138,39 +140,6 @@ def _report_divergence(result: RunResult) -> None:
     sys.exit(1)
 
 
-class _Speed(TextColumn):
-    def __init__(self) -> None:
-        super().__init__("")
-
-    def render(self, task: Any) -> Text:
-        return Text(f"{task.speed:,.0f} rounds/s" if task.speed else "- rounds/s", style="cyan")
-
-
-@contextmanager
-def _progress(experiment: Experiment) -> Iterator[Callable[[Any, int, int], None]]:
-    """A bar over all rounds of all cells on a terminal's standard error; nothing elsewhere."""
-    console = Console(stderr=True)
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=24),
-        MofNCompleteColumn(),
-        _Speed(),
-        TimeRemainingColumn(),
-    )
-    num_cells = len(experiment.cells())
-    seen: set[Any] = set()
-    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
-        task = progress.add_task("preparing", total=num_cells * experiment.rounds)
-
-        def update(key: Any, advanced: int, restored: int) -> None:
-            seen.add(key)
-            total = (progress.tasks[0].total or 0) - restored
-            text = f"run {len(seen)}/{num_cells} {key.algorithm}, {key.links[:24]}, seed {key.seed}"
-            progress.update(task, description=text, advance=advanced, total=total)
-
-        yield update
-
-
 @_cli.command()
 @click.argument("experiment", metavar="NAME|FILE")
 @click.option("--out", type=click.Path(path_type=Path), metavar="FILE", required=True, help=".csv, .npy or .parquet.")
@@ -180,7 +149,7 @@ def _progress(experiment: Experiment) -> Iterator[Callable[[Any, int, int], None
 def links(experiment: str, out: Path, wanted: str | None, seed: int | None, overrides: tuple[str, ...]) -> None:
     """Write who is active when, exactly as a run of that seed sees it, without training."""
     loaded = _load(experiment, overrides, None if seed is None else str(seed))
-    from fedpbc.draws import choose, write_links
+    from fedpbc.runs.draws import choose, write_links
 
     drawn = write_links(loaded, choose(loaded, wanted), loaded.seeds[0], out)
     text = f"{drawn.rounds} rounds, {drawn.clients} clients, mean participation {drawn.participation:.4g}"
@@ -191,13 +160,14 @@ def links(experiment: str, out: Path, wanted: str | None, seed: int | None, over
 def list_() -> None:
     """Problems, links, algorithms and experiments, with their options and defaults."""
     from fedpbc.algorithms import ALGORITHMS
-    from fedpbc.algorithms.server import SERVERS
-    from fedpbc.experiment import load_experiment, settings, shipped_experiments, state_loss
+    from fedpbc.algorithms.common.server import SERVERS
+    from fedpbc.core.schedules import SCHEDULES
+    from fedpbc.experiment.keys import settings, state_loss
+    from fedpbc.experiment.load import load_experiment, shipped_experiments
     from fedpbc.links import LINKS
-    from fedpbc.links.probability import PROBABILITIES
-    from fedpbc.links.variation import VARIATIONS
+    from fedpbc.links.common.probability import PROBABILITIES
+    from fedpbc.links.common.variation import VARIATIONS
     from fedpbc.problems import PROBLEMS
-    from fedpbc.schedules import SCHEDULES
 
     headings = {
         "Problems ([problem])": PROBLEMS,
@@ -223,7 +193,7 @@ def list_() -> None:
 
 
 def _options(factory: Any) -> str:
-    from fedpbc.schema import choices_of, options_of
+    from fedpbc.core.schema import choices_of, options_of
 
     shown = []
     for name, option in options_of(factory).items():
@@ -251,9 +221,9 @@ def report(folders: tuple[Path, ...], out: Path | None) -> None:
     if len(folders) == 1 and (folders[0] / "participation.jsonl").is_file():
         _report_deployment(folders[0], out or folders[0])
         return
-    from fedpbc.report.figures import draw, shown_metrics
-    from fedpbc.report.style import save
-    from fedpbc.results import read_run
+    from fedpbc.plots.runs import draw, shown_metrics
+    from fedpbc.plots.style import save
+    from fedpbc.runs.directory import read_run
 
     runs = [read_run(folder) for folder in folders]
     if not shown_metrics(runs):
@@ -267,8 +237,8 @@ def report(folders: tuple[Path, ...], out: Path | None) -> None:
 
 
 def _report_deployment(folder: Path, out: Path) -> None:
-    from fedpbc.report.deployment import describe_deployment, draw_deployment, read_deployment
-    from fedpbc.report.style import save
+    from fedpbc.plots.deployment import describe_deployment, draw_deployment, read_deployment
+    from fedpbc.plots.style import save
 
     deployment = read_deployment(folder)
     out.mkdir(parents=True, exist_ok=True)
@@ -330,7 +300,7 @@ def _audit_page(findings: dict[str, Any], log: Any) -> tuple[str | None, str]:
 def _write_audit(out: Path, findings: dict[str, Any], html: str | None) -> None:
     import json
 
-    from fedpbc.files import write_text
+    from fedpbc.io.files import write_text
 
     text = json.dumps(findings, indent=1, allow_nan=False, ensure_ascii=False)
     out.mkdir(parents=True, exist_ok=True)
@@ -354,12 +324,15 @@ def _bytes_read(log: Path) -> Iterator[Callable[[int, int], None]]:
         yield update
 
 
-def _print_table(runs: Any) -> None:
-    """The final values; on a narrow terminal without the costs, which metrics.csv has."""
-    from fedpbc.report.tables import final_table
+def _print_table(runs: Sequence[Run], as_markdown: bool = False, as_latex: bool = False) -> None:
+    """The final values; on a narrow terminal without the columns that have no room, which metrics.csv has."""
+    from fedpbc.plots.tables import final_table, latex, markdown
 
+    if as_markdown or as_latex:
+        click.echo(latex(runs) if as_latex else markdown(runs), nl=False)
+        return
     console = _console()
-    console.print(final_table(runs, costs=console.width >= 130))
+    console.print(final_table(runs, console.width))
 
 
 def _console() -> Console:

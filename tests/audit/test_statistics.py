@@ -78,7 +78,7 @@ def test_realised_weights_predict_fedavg_through_the_exact_identity():
 def test_realised_weights_predict_the_simulators_fedavg_on_the_same_trace(tmp_path):
     """The same identity from round T/2 on: the run reports the mean server model of its second half."""
     import fedpbc
-    from fedpbc.experiment import Experiment
+    from fedpbc.experiment.grid import Experiment
 
     m, rounds, s, eta = 10, 60, 3, 0.05
     rng = np.random.default_rng(5)

@@ -11,9 +11,9 @@ import pytest
 from apps import CASES, centers, grid_of, play, quadratic_app
 
 from fedpbc.errors import ConfigError
-from fedpbc.files import Journal
 from fedpbc.flower import MIFA, FedAU, FedPBC, FedPBCCorrected, FedVARP
-from fedpbc.report.deployment import describe_deployment, draw_deployment, read_deployment
+from fedpbc.io.files import Journal
+from fedpbc.plots.deployment import describe_deployment, draw_deployment, read_deployment
 
 M, ROUNDS = 4, 6
 ACTIVE = np.array([[1, 1, 0, 0], [0, 0, 0, 0], [1, 1, 1, 1], [1, 0, 1, 0], [0, 1, 0, 0], [1, 1, 1, 0]], bool)

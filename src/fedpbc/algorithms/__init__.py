@@ -15,9 +15,10 @@ from fedpbc.algorithms.fedprox import fedprox
 from fedpbc.algorithms.fedvarp import fedvarp
 from fedpbc.algorithms.mifa import mifa
 from fedpbc.algorithms.scaffold import scaffold
-from fedpbc.schema import Kind
+from fedpbc.core.schema import Kind
+from fedpbc.core.types import Algorithm
 
-ALGORITHMS = Kind(
+ALGORITHMS: Kind = Kind(
     "algorithm",
     {
         "fedavg": fedavg,
@@ -34,6 +35,7 @@ ALGORITHMS = Kind(
         "fedpbc": fedpbc,
         "fedpbc_corrected": fedpbc_corrected,
     },
+    gives=Algorithm,
     elsewhere={
         name: f'write name = "fedavg", server = {{ name = "{server}" }}'
         for name, server in {"fedavgm": "momentum", "fedadam": "adam", "fedyogi": "yogi"}.items()

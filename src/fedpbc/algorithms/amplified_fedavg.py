@@ -6,12 +6,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedpbc.algorithms import broadcast
+from fedpbc.algorithms.common import broadcast
+from fedpbc.algorithms.common.server import Server
+from fedpbc.algorithms.common.weighting import State, weighted
 from fedpbc.algorithms.fedavg import WEIGHTING
-from fedpbc.algorithms.server import Server
-from fedpbc.algorithms.weighting import State, weighted
-from fedpbc.schema import Context, Positive, PositiveInt
-from fedpbc.types import Algorithm, Array, Cost, Models, Round
+from fedpbc.core.schema import Context, Positive, PositiveInt, component
+from fedpbc.core.types import Algorithm, Array, Cost, Models, Round
 
 
 class Window(NamedTuple):
@@ -21,6 +21,7 @@ class Window(NamedTuple):
     anchor: Array
 
 
+@component
 def amplified_fedavg(
     context: Context, *, window: PositiveInt = 10, gamma: Positive = 1.5, server: Server | None = None
 ) -> Algorithm:

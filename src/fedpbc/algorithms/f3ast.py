@@ -6,12 +6,13 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from fedpbc.algorithms.server import Server
-from fedpbc.algorithms.weighting import weighted
-from fedpbc.schema import Context, PositiveInt, Range
-from fedpbc.types import Algorithm, Array, Link, Weighting
+from fedpbc.algorithms.common.server import Server
+from fedpbc.algorithms.common.weighting import weighted
+from fedpbc.core.schema import Context, PositiveInt, Range, component
+from fedpbc.core.types import Algorithm, Array, Link, Weighting
 
 
+@component
 def f3ast(
     context: Context,
     *,

@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedpbc.algorithms.server import Server
-from fedpbc.algorithms.weighting import weighted
-from fedpbc.schema import Context, NonNegativeInt
-from fedpbc.types import Algorithm, Array, Link, Weighting
+from fedpbc.algorithms.common.server import Server
+from fedpbc.algorithms.common.weighting import weighted
+from fedpbc.core.schema import Context, NonNegativeInt, component
+from fedpbc.core.types import Algorithm, Array, Link, Weighting
 
 
 class Intervals(NamedTuple):
@@ -23,6 +23,7 @@ class Intervals(NamedTuple):
     """w_i: the mean of their lengths, an estimate of 1/p_i; 1 at the start."""
 
 
+@component
 def fedau(context: Context, *, cutoff: NonNegativeInt = 50, server: Server | None = None) -> Algorithm:
     """x += (1/m) sum over the active of w_i times their update, w_i the mean interval of i (arXiv 2306.03401).
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from fedpbc.algorithms.server import Server
-from fedpbc.algorithms.weighting import no_memory, weighted
-from fedpbc.schema import Context
-from fedpbc.types import Algorithm, Array, Link, Weighting
+from fedpbc.algorithms.common.server import Server
+from fedpbc.algorithms.common.weighting import no_memory, weighted
+from fedpbc.core.schema import Context, component
+from fedpbc.core.types import Algorithm, Array, Link, Weighting
 
 
+@component
 def fedavg(context: Context, *, server: Server | None = None) -> Algorithm:
     """Mean over the active clients; the broadcast comes first (McMahan et al. 2017; Algorithm 1)."""
     return weighted(WEIGHTING, server)

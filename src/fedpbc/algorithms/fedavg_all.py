@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from fedpbc.algorithms.server import Server
-from fedpbc.algorithms.weighting import no_memory, weighted
-from fedpbc.schema import Context
-from fedpbc.types import Algorithm, Array, Link, Weighting
+from fedpbc.algorithms.common.server import Server
+from fedpbc.algorithms.common.weighting import no_memory, weighted
+from fedpbc.core.schema import Context, component
+from fedpbc.core.types import Algorithm, Array, Link, Weighting
 
 
+@component
 def fedavg_all(context: Context, *, server: Server | None = None) -> Algorithm:
     """x += (1/m) sum over the active clients of their update (McMahan et al. 2017, sum over all m)."""
     return weighted(Weighting((), no_memory, weights), server)

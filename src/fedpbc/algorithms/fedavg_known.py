@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from fedpbc.algorithms.server import Server
-from fedpbc.algorithms.weighting import no_memory, weighted
-from fedpbc.schema import Context
-from fedpbc.types import Algorithm, Array, Link, Weighting
+from fedpbc.algorithms.common.server import Server
+from fedpbc.algorithms.common.weighting import no_memory, weighted
+from fedpbc.core.schema import Context, component
+from fedpbc.core.types import Algorithm, Array, Link, Weighting
 
 
+@component
 def fedavg_known(context: Context, *, server: Server | None = None) -> Algorithm:
     """x += (1/m) sum over the active clients of their update / p_i^t, an oracle (Perazzone et al. 2022)."""
     return weighted(Weighting((), no_memory, weights), server, needs="p_i^t of every client and round")

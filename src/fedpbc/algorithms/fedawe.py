@@ -6,10 +6,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedpbc.aggregation import masked_mean, select
-from fedpbc.algorithms.broadcast import at_start, models
-from fedpbc.schema import Context, NonNegativeInt, Positive
-from fedpbc.types import Algorithm, Array, Cost, Round
+from fedpbc.algorithms.common.broadcast import at_start, models
+from fedpbc.core.aggregation import masked_mean, select
+from fedpbc.core.schema import Context, NonNegativeInt, Positive, component
+from fedpbc.core.types import Algorithm, Array, Cost, Round
 
 
 class State(NamedTuple):
@@ -21,6 +21,7 @@ class State(NamedTuple):
     """tau_i, int[m]; -1 at the start."""
 
 
+@component
 def fedawe(context: Context, *, server_learning_rate: Positive = 1.0, clip: NonNegativeInt = 0) -> Algorithm:
     """Mean over the active of x_i + eta_g (t - tau_i) update_i, tau_i its last active round (arXiv 2409.17446).
 

@@ -6,10 +6,10 @@ from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
-from fedpbc.aggregation import masked_mean, select
-from fedpbc.algorithms.broadcast import at_start, forget, models
-from fedpbc.schema import Context, Range
-from fedpbc.types import Algorithm, Array, Cost, Models, Round
+from fedpbc.algorithms.common.broadcast import at_start, forget, models
+from fedpbc.core.aggregation import masked_mean, select
+from fedpbc.core.schema import Context, Range, component
+from fedpbc.core.types import Algorithm, Array, Cost, Models, Round
 
 CatchUp = Annotated[int, Range(0, 20)]
 """The program is unrolled over the rounds that are replayed, so there are few."""
@@ -25,6 +25,7 @@ class Replays(NamedTuple):
     """n_i, int[m]: rounds since the end of the last contact; y_i^(j) with j > n_i is never read."""
 
 
+@component
 def fedpbc(context: Context, *, max_catchup: CatchUp = 0) -> Algorithm:
     """Mean over the active clients, sent to them alone after the round (arXiv 2404.10091; Algorithm 2).
 

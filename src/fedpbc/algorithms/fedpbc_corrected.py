@@ -6,11 +6,11 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from fedpbc.aggregation import masked_mean, select
-from fedpbc.algorithms.broadcast import at_start, models, nothing_known
-from fedpbc.algorithms.correction import Apply, corrected_training
-from fedpbc.schema import Context
-from fedpbc.types import Algorithm, Array, Cost, Round
+from fedpbc.algorithms.common.broadcast import at_start, models, nothing_known
+from fedpbc.algorithms.common.correction import Apply, corrected_training
+from fedpbc.core.aggregation import masked_mean, select
+from fedpbc.core.schema import Context, component
+from fedpbc.core.types import Algorithm, Array, Cost, Round
 
 
 class State(NamedTuple):
@@ -30,6 +30,7 @@ class State(NamedTuple):
     """The epoch of the server."""
 
 
+@component
 def fedpbc_corrected(
     context: Context,
     *,

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
+from fedpbc.algorithms.common.server import Server
+from fedpbc.algorithms.common.weighting import weighted
 from fedpbc.algorithms.fedavg import WEIGHTING
-from fedpbc.algorithms.server import Server
-from fedpbc.algorithms.weighting import weighted
-from fedpbc.schema import Context, NonNegative
-from fedpbc.types import Algorithm
+from fedpbc.core.schema import Context, NonNegative, component
+from fedpbc.core.types import Algorithm
 
 
+@component
 def fedprox(context: Context, *, mu: NonNegative = 0.1, server: Server | None = None) -> Algorithm:
     """FedAvg with + mu/2 ||x - x^t||^2 in every local objective (arXiv 1812.06127).
 

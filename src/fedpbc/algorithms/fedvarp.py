@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from fedpbc.aggregation import masked_mean, masked_sum, select
-from fedpbc.algorithms.broadcast import at_start, broadcast_and_train, forget, heard, models, nothing_known
-from fedpbc.schema import Context, Positive
-from fedpbc.types import Algorithm, Array, Cost, Round
+from fedpbc.algorithms.common.broadcast import at_start, broadcast_and_train, forget, heard, models, nothing_known
+from fedpbc.core.aggregation import masked_mean, masked_sum, select
+from fedpbc.core.schema import Context, Positive, component
+from fedpbc.core.types import Algorithm, Array, Cost, Round
 
 
 class State(NamedTuple):
@@ -21,6 +21,7 @@ class State(NamedTuple):
     """(1/m) sum_i y_i, [d], kept up incrementally."""
 
 
+@component
 def fedvarp(context: Context, *, server_learning_rate: Positive = 1.0) -> Algorithm:
     """x += eta_g (mean of all latest updates y + mean over the active of (update - y_i)) (arXiv 2207.14130)."""
     rate = context.number("server_learning_rate", server_learning_rate)

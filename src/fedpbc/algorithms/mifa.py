@@ -6,10 +6,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedpbc.aggregation import select
-from fedpbc.algorithms.broadcast import at_start, broadcast_and_train, forget, heard, models, nothing_known
-from fedpbc.schema import Context
-from fedpbc.types import Algorithm, Array, Cost, Round
+from fedpbc.algorithms.common.broadcast import at_start, broadcast_and_train, forget, heard, models, nothing_known
+from fedpbc.core.aggregation import select
+from fedpbc.core.schema import Context, component
+from fedpbc.core.types import Algorithm, Array, Cost, Round
 
 
 class State(NamedTuple):
@@ -23,6 +23,7 @@ class State(NamedTuple):
     """bool[m]: clients that were heard at least once."""
 
 
+@component
 def mifa(context: Context, *, wait: bool = False) -> Algorithm:
     """x -= (eta/m) sum over ALL clients of their latest update / its eta (arXiv 2106.04159).
 

@@ -6,11 +6,11 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from fedpbc.aggregation import masked_mean, masked_sum, select
-from fedpbc.algorithms.broadcast import at_start, heard, models, nothing_known
-from fedpbc.algorithms.correction import Apply, corrected_training
-from fedpbc.schema import Context, Positive
-from fedpbc.types import Algorithm, Array, Cost, Round
+from fedpbc.algorithms.common.broadcast import at_start, heard, models, nothing_known
+from fedpbc.algorithms.common.correction import Apply, corrected_training
+from fedpbc.core.aggregation import masked_mean, masked_sum, select
+from fedpbc.core.schema import Context, Positive, component
+from fedpbc.core.types import Algorithm, Array, Cost, Round
 
 
 class State(NamedTuple):
@@ -24,6 +24,7 @@ class State(NamedTuple):
     """c_i, [m, d]."""
 
 
+@component
 def scaffold(
     context: Context,
     *,

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from fedpbc.audit.svg import INK, LINE, Labels, Picture, drawings
-from fedpbc.report.palette import COLORS, RESERVED
+from fedpbc.plots.palette import COLORS, RESERVED
 
 if TYPE_CHECKING:
     from fedpbc.audit.log import ParticipationLog

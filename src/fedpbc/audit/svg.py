@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from matplotlib import style
 from matplotlib.figure import Figure
 
-from fedpbc.report.palette import COLORS
+from fedpbc.plots.palette import COLORS
 
 INK, LINE = "#010203", "#010204"
 """Stand for the page's text colour and the colour of its rules."""

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from fedpbc.errors import ConfigError, shorten
-from fedpbc.files import Journal, Lock, read_arrays, write_arrays, write_text
 from fedpbc.flower.arrays import Model
+from fedpbc.io.files import Journal, Lock, read_arrays, write_arrays, write_text
 
 FORMAT = 1
 LOGS = ("participation", "metrics", "evaluation")

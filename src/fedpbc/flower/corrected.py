@@ -7,8 +7,8 @@ from typing import Any, Literal
 import numpy as np
 from flwr.app import ArrayRecord
 
-from fedpbc.aggregation import masked_mean
 from fedpbc.algorithms.fedpbc_corrected import correct_full, correct_light
+from fedpbc.core.aggregation import masked_mean
 from fedpbc.flower.fedpbc import FedPBC
 from fedpbc.flower.ledger import Reply
 from fedpbc.flower.options import one_of, require

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from fedpbc.aggregation import running_mean
+from fedpbc.core.aggregation import running_mean
 from fedpbc.flower.arrays import Model
 from fedpbc.flower.ledger import Reply
 from fedpbc.flower.options import one_of, whole

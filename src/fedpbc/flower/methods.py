@@ -7,17 +7,17 @@ from typing import Any
 
 import numpy as np
 
-from fedpbc.aggregation import weighted_sum
 from fedpbc.algorithms.fedau import Intervals, init, weights
 from fedpbc.algorithms.fedvarp import surrogate
 from fedpbc.algorithms.mifa import remember
+from fedpbc.core.aggregation import weighted_sum
+from fedpbc.core.types import Link
 from fedpbc.flower.arrays import Model
 from fedpbc.flower.fedpbc import mean_of_replies
 from fedpbc.flower.ledger import Reply
 from fedpbc.flower.options import positive, require, switch, whole
 from fedpbc.flower.strategy import UnreliableClients
 from fedpbc.flower.table import KeepsTables, Updates
-from fedpbc.types import Link
 
 
 class FedAvg(UnreliableClients):

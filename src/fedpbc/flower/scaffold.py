@@ -8,8 +8,8 @@ from typing import Any, Literal
 import numpy as np
 from flwr.app import ArrayRecord
 
-from fedpbc.aggregation import masked_mean
 from fedpbc.algorithms.scaffold import renew, renew_mean
+from fedpbc.core.aggregation import masked_mean
 from fedpbc.flower.arrays import Model, Refused
 from fedpbc.flower.ledger import Reply
 from fedpbc.flower.methods import KnownClients

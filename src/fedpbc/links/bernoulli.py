@@ -8,15 +8,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedpbc.links.probability import Prob
-from fedpbc.links.variation import Varying, compose, no_variation
-from fedpbc.schema import Context
-from fedpbc.types import Array, Link, LinkProcess, TimeFunction
+from fedpbc.core.schema import Context, component
+from fedpbc.core.types import Array, Link, LinkProcess, TimeFunction
+from fedpbc.links.common.probability import Prob
+from fedpbc.links.common.variation import Varying, compose
 
 
+@component
 def bernoulli(context: Context, *, prob: Prob, varying: Varying | None = None) -> LinkProcess:
     """Active with probability p_i^t, independently over rounds and clients."""
-    return LinkProcess(compose(prob, varying or no_variation(context), context.dtype), _init, _step)
+    return LinkProcess(compose(context, prob, varying), _init, _step)
 
 
 def _init(params: TimeFunction, key: Array) -> tuple[()]:

@@ -8,12 +8,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedpbc.core.schema import Context, PositiveInt, component
+from fedpbc.core.types import Array, Link, LinkProcess
 from fedpbc.links.bernoulli import key_of_init
-from fedpbc.links.probability import Prob
-from fedpbc.schema import Context, PositiveInt
-from fedpbc.types import Array, Link, LinkProcess
+from fedpbc.links.common.probability import Prob
 
 
+@component
 def cyclic(context: Context, *, prob: Prob, period: PositiveInt, reset: bool = False) -> LinkProcess:
     """On for round(p_i period) of every ``period`` rounds, at least one unless p_i = 0, from a random offset.
 
@@ -21,7 +22,7 @@ def cyclic(context: Context, *, prob: Prob, period: PositiveInt, reset: bool = F
     independent. ``reset``: a new offset for each cycle (rounds k period .. (k + 1) period - 1). The reported
     probability is the number over the period, the share of rounds, over the draw of the offset.
     """
-    base = np.atleast_2d(prob)
+    base = np.atleast_2d(np.asarray(prob))
     on = np.where(base > 0, np.maximum(1, np.rint(base * period)), 0)
     params = {"on": on.astype(np.int32), "period": np.int32(period), "prob": (on / period).astype(context.dtype)}
     return LinkProcess(params, _init, _step_reset if reset else _step)

@@ -7,11 +7,12 @@ from typing import Annotated
 import numpy as np
 from scipy.stats import norm
 
+from fedpbc.core.schema import Context, NonNegative, Positive, Range, component
+from fedpbc.core.types import LinkProcess
 from fedpbc.links.bernoulli import bernoulli
-from fedpbc.schema import Context, NonNegative, Positive, Range
-from fedpbc.types import LinkProcess
 
 
+@component
 def deadline(
     context: Context,
     *,
@@ -32,4 +33,4 @@ def deadline(
     slowness = client_spread * context.rng("deadline medians").standard_normal(context.problem.num_clients)
     with np.errstate(over="ignore"):
         log_median = np.log(compute + payload / np.float64(rate)) + slowness
-    return bernoulli(context, prob=norm.cdf((np.log(deadline) - log_median) / spread))
+    return bernoulli.function(context, prob=norm.cdf((np.log(deadline) - log_median) / spread))

@@ -10,10 +10,10 @@ import numpy as np
 from scipy.special import gammaincc, j0
 from scipy.stats import ncx2, norm
 
+from fedpbc.core.schema import Context, NonNegative, Positive, Range, component
+from fedpbc.core.types import Array, Link, LinkProcess
 from fedpbc.errors import BadOption
 from fedpbc.links.bernoulli import key_of_init
-from fedpbc.schema import Context, NonNegative, Positive, Range
-from fedpbc.types import Array, Link, LinkProcess
 
 
 class _Params(NamedTuple):
@@ -32,6 +32,7 @@ class _Params(NamedTuple):
     prob: Array
 
 
+@component
 def fading(
     context: Context,
     *,

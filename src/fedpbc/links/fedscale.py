@@ -10,13 +10,14 @@ from typing import Any
 
 import numpy as np
 
+from fedpbc.core.schema import Context, Positive, component
+from fedpbc.core.types import LinkProcess
 from fedpbc.errors import BadOption, require_memory, shorten
+from fedpbc.io.plainpickle import PickleError, load
 from fedpbc.links.trace import replay
-from fedpbc.plainpickle import PickleError, load
-from fedpbc.schema import Context, Positive
-from fedpbc.types import LinkProcess
 
 
+@component
 def fedscale(context: Context, *, path: Path, round_seconds: Positive = 60.0) -> LinkProcess:
     """Active in round t when active[k] <= s <= inactive[k], s = t round_seconds mod finish_time (arXiv 2105.11367).
 

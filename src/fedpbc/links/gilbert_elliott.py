@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedpbc.core.schema import Context, component
+from fedpbc.core.types import Array, Link, LinkProcess, TimeFunction
 from fedpbc.errors import BadOption
 from fedpbc.links.bernoulli import draw, key_of_init
-from fedpbc.links.probability import PROBABILITIES, Prob
-from fedpbc.links.variation import compose, no_variation
-from fedpbc.schema import Context
-from fedpbc.types import Array, Link, LinkProcess, TimeFunction
-
-Success = Annotated[np.ndarray | float, PROBABILITIES]
+from fedpbc.links.common.probability import Prob
+from fedpbc.links.common.variation import compose
 
 
 class _State(NamedTuple):
@@ -24,8 +22,9 @@ class _State(NamedTuple):
     """The probability of being good, without knowledge of the chain, [m]."""
 
 
+@component
 def gilbert_elliott(
-    context: Context, *, good_to_bad: Prob, bad_to_good: Prob, good: Success = 1.0, bad: Success = 0.0
+    context: Context, *, good_to_bad: Prob, bad_to_good: Prob, good: Prob = 1.0, bad: Prob = 0.0
 ) -> LinkProcess:
     """A good and a bad state; active with probability ``good`` in the one, ``bad`` in the other (Elliott 1963).
 
@@ -35,13 +34,13 @@ def gilbert_elliott(
     a = b = 0 for some client, whose chain would have no stationary law. Elliott, Bell Syst. Tech. J. 1963.
     """
     tiny = np.finfo(context.dtype).tiny
-    stuck = np.atleast_2d(good_to_bad + bad_to_good)[0] < tiny
+    options = {"good_to_bad": good_to_bad, "bad_to_good": bad_to_good, "good": good, "bad": bad}
+    probs = {name: np.asarray(value) * np.ones(context.problem.num_clients) for name, value in options.items()}
+    stuck = np.atleast_2d(probs["good_to_bad"] + probs["bad_to_good"])[0] < tiny
     if np.any(stuck):
         client = int(np.argmax(stuck))
         raise BadOption("good_to_bad", 0.0, f"and bad_to_good are both 0 for client {client}, must not both be")
-    options = {"good_to_bad": good_to_bad, "bad_to_good": bad_to_good, "good": good, "bad": bad}
-    everyone, still = np.ones(context.problem.num_clients), no_variation(context)
-    params = {name: compose(value * everyone, still, context.dtype) for name, value in options.items()}
+    params = {name: compose(context, prob, None) for name, prob in probs.items()}
     return LinkProcess(params, _init, _step)
 
 

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 import jax.numpy as jnp
 import numpy as np
 
-from fedpbc.schema import Context, PositiveInt, Range
-from fedpbc.types import Array, Link, LinkProcess
+from fedpbc.core.schema import Context, PositiveInt, Range, component
+from fedpbc.core.types import Array, Link, LinkProcess
 
 EARTH_RADIUS = 6378.137
 """Re, km (equatorial)."""
@@ -16,6 +16,7 @@ MU = 398_600.4418
 """Gravitational parameter of the Earth, km^3/s^2."""
 
 
+@component
 def leo(
     context: Context,
     *,

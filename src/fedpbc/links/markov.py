@@ -7,11 +7,11 @@ from typing import NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
+from fedpbc.core.schema import Context, Fraction, component
+from fedpbc.core.types import Array, Link, LinkProcess, TimeFunction
 from fedpbc.links.bernoulli import draw, key_of_init
-from fedpbc.links.probability import Prob
-from fedpbc.links.variation import Varying, compose, no_variation
-from fedpbc.schema import Context, Fraction
-from fedpbc.types import Array, Link, LinkProcess, TimeFunction
+from fedpbc.links.common.probability import Prob
+from fedpbc.links.common.variation import Varying, compose
 
 
 class _Params(NamedTuple):
@@ -25,6 +25,7 @@ class _State(NamedTuple):
     """The probability of being on, without knowledge of the chain, [m]."""
 
 
+@component
 def markov(context: Context, *, prob: Prob, memory: Fraction, varying: Varying | None = None) -> LinkProcess:
     """A Markov chain with stationary probability p_i whose autocorrelation at lag l is memory^l.
 
@@ -32,7 +33,7 @@ def markov(context: Context, *, prob: Prob, memory: Fraction, varying: Varying |
     varies the state stays and the transition probabilities change, so the probability of being on follows p
     late: q^t = memory q^(t-1) + (1 - memory) p^t, which is what is reported.
     """
-    base = compose(prob, varying or no_variation(context), context.dtype)
+    base = compose(context, prob, varying)
     return LinkProcess(_Params(base, np.asarray(memory, context.dtype)), _init, _step)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from fedpbc.core.schema import Kind
+from fedpbc.core.types import LinkProcess
 from fedpbc.links.bernoulli import bernoulli
 from fedpbc.links.cyclic import cyclic
 from fedpbc.links.deadline import deadline
@@ -12,7 +14,6 @@ from fedpbc.links.leo import leo
 from fedpbc.links.markov import markov
 from fedpbc.links.outages import outages
 from fedpbc.links.trace import trace
-from fedpbc.schema import Kind
 
 ONE_WAY = Kind(
     "link process",
@@ -28,4 +29,5 @@ ONE_WAY = Kind(
         "trace": trace,
         "fedscale": fedscale,
     },
+    gives=LinkProcess,
 )

@@ -7,13 +7,13 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
+from fedpbc.core.schema import Context, Fraction, PositiveInt, component
+from fedpbc.core.types import Array, Link, LinkProcess, TimeFunction
 from fedpbc.errors import BadOption
 from fedpbc.links.bernoulli import draw, key_of_init
+from fedpbc.links.common.probability import Prob
+from fedpbc.links.common.variation import Varying, compose
 from fedpbc.links.markov import follow
-from fedpbc.links.probability import Prob
-from fedpbc.links.variation import Varying, compose, no_variation
-from fedpbc.schema import Context, Fraction, PositiveInt
-from fedpbc.types import Array, Link, LinkProcess, TimeFunction
 
 
 class _Params(NamedTuple):
@@ -25,6 +25,7 @@ class _Params(NamedTuple):
     memory: Array
 
 
+@component
 def outages(
     context: Context,
     *,
@@ -45,7 +46,7 @@ def outages(
     if groups > m:
         raise BadOption("groups", groups, f"must be at most the number of clients, {m}")
     params = _Params(
-        compose(prob, varying or no_variation(context), context.dtype),
+        compose(context, prob, varying),
         (np.arange(m) * groups // m).astype(np.int32),
         np.full(groups, 1 - outage, context.dtype),
         np.asarray(memory, context.dtype),

@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from fedpbc.core.schema import Context, component
+from fedpbc.core.types import Array, Link, LinkProcess
 from fedpbc.errors import BadOption
-from fedpbc.files import read_trace
-from fedpbc.schema import Context
-from fedpbc.types import Array, Link, LinkProcess
+from fedpbc.io.files import read_trace
 
 
+@component
 def trace(context: Context, *, path: Path) -> LinkProcess:
     """A recorded A^t from a file: .csv with columns round,client,active, or a dense .npy (rounds, clients).
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, cast
 
 import jax
 
+from fedpbc.core.schema import Component, Context, component
+from fedpbc.core.types import Array, Link, LinkProcess
 from fedpbc.links.one_way import ONE_WAY
-from fedpbc.schema import Context
-from fedpbc.types import Array, Link, LinkProcess
 
-OneWay = Annotated[LinkProcess, ONE_WAY]
+OneWay = Annotated[LinkProcess | Component[LinkProcess], ONE_WAY]
 
 
 class _Params(NamedTuple):
@@ -18,13 +18,14 @@ class _Params(NamedTuple):
     down: LinkProcess
 
 
+@component
 def two_way(context: Context, *, up: OneWay, down: OneWay) -> LinkProcess:
     """Two link processes: the server hears from A^t of ``up`` and reaches A^t of ``down``. Not in the paper.
 
     The two draw independently. What the seed says of a client (its distance, time zone, speed, orbit) is the same in
     both. The reported probability is that of ``up``.
     """
-    return LinkProcess(_Params(up, down), _init, _step)
+    return LinkProcess(_Params(cast(LinkProcess, up), cast(LinkProcess, down)), _init, _step)
 
 
 def _init(params: _Params, key: Array) -> tuple[Any, ...]:

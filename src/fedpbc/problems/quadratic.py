@@ -8,12 +8,13 @@ from typing import Annotated, Any
 import jax.numpy as jnp
 import numpy as np
 
+from fedpbc.core.schema import Context, PositiveInt, Range, component
+from fedpbc.core.types import Array, Measure, Problem
 from fedpbc.errors import BadOption, require_memory
-from fedpbc.files import read_matrix
-from fedpbc.schema import Context, PositiveInt, Range
-from fedpbc.types import Array, Problem
+from fedpbc.io.files import read_matrix
 
 
+@component
 def quadratic(
     context: Context,
     *,
@@ -58,6 +59,11 @@ def quadratic(
         block_sums=_block_sums,
         metrics=_curved_metrics if curved else _metrics,
         client_traits={"center_mean": u.mean(axis=1)},
+        measures={
+            "grad_norm": Measure("gradient norm of F", scale="log", shown=True),
+            "distance": Measure("distance to the minimiser", scale="log"),
+            "train_loss": Measure("train loss"),
+        },
         work=3.0 * u.shape[1],
         unroll=6,
     )

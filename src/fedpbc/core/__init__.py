@@ -1,0 +1,1 @@
+"""What everything rests on: the contract, the arithmetic, options and their checks, the only loop."""

@@ -1,0 +1,96 @@
+"""Local training: s SGD steps of one client, and how clients are spread over chunks and devices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from fedpbc.core.types import Array, Problem
+
+DEVICES = "devices"
+"""Name of the mesh axis over which chunks are shared."""
+
+
+def local_steps(
+    problem: Problem,
+    x: Array,
+    client: Array,
+    key: Array,
+    eta: Array,
+    steps: int,
+    batch_size: int,
+    minibatch: str,
+    shift: Array | None = None,
+    proximal: Array | None = None,
+) -> Array:
+    """x <- x - eta (grad l_i(x; xi) + shift + proximal (x - x_start)), ``steps`` times, for one client i; x [d] -> [d].
+
+    ``minibatch``: "round" reuses one minibatch for all steps (Algorithms 1 and 2 as printed), "step" draws a
+    fresh one for each. ``key`` belongs to this round alone; client and step are folded into it, so that the
+    samples do not depend on how clients are chunked or sharded.
+    """
+    key, start = jax.random.fold_in(key, client), x
+    fixed = problem.sample(problem.params, client, key, batch_size) if minibatch == "round" else None
+
+    def step(k: Array, x: Array) -> Array:
+        batch = fixed
+        if minibatch == "step":
+            batch = problem.sample(problem.params, client, jax.random.fold_in(key, k), batch_size)
+        direction = problem.gradient(batch, x)
+        if shift is not None:
+            direction = direction + shift
+        if proximal is not None:
+            direction = direction + proximal * (x - start)
+        return x - eta * direction
+
+    return jax.lax.fori_loop(0, steps, step, x, unroll=min(steps, problem.unroll))
+
+
+def map_clients(train_one: Callable[..., Array], rows: Any, chunk_size: int, num_devices: int) -> Array:
+    """``train_one(*rows_i, i)`` for every client i; ``rows`` is a tuple of arrays [m, ...]; -> [m, d].
+
+    Chunks of ``chunk_size`` clients are vectorised, chunks follow each other. The last chunk is filled up with
+    repetitions of the last client, whose results are dropped.
+    """
+    m = rows[0].shape[0]
+    size = min(chunk_size, m)
+    num_chunks = -(-m // size)
+    clients = jnp.minimum(jnp.arange(num_chunks * size, dtype=jnp.int32), m - 1)
+    filled = rows if num_chunks * size == m else tuple(a[clients] for a in rows)
+    chunks = tuple(a.reshape(num_chunks, size, *a.shape[1:]) for a in (*filled, clients))
+    trained = map_chunks(lambda chunk: jax.vmap(train_one)(*chunk), chunks, num_devices)
+    return trained.reshape(num_chunks * size, *trained.shape[2:])[:m]
+
+
+def map_chunks(fn: Callable[[Any], Any], chunks: Any, num_devices: int) -> Any:
+    """``fn`` of every slice along the leading axis, in order; each device maps its share, then all have all.
+
+    Every chunk is the same program on the same shapes wherever it runs, and nothing is summed across
+    devices: results are bit-identical over the number of devices.
+    """
+    if num_devices == 1:
+        return jax.lax.map(fn, chunks)
+    num_chunks = jax.tree.leaves(chunks)[0].shape[0]
+    share = -(-num_chunks // num_devices)
+    mine = jax.lax.axis_index(DEVICES) * share + jnp.arange(share)
+    mine = jnp.minimum(mine, num_chunks - 1)
+    results = jax.lax.map(fn, jax.tree.map(lambda a: a[mine], chunks))
+    gathered = jax.tree.map(lambda a: jax.lax.all_gather(a, DEVICES, tiled=True), results)
+    return jax.tree.map(lambda a: a[:num_chunks], gathered)
+
+
+def sum_blocks(problem: Problem, models: Array, num_devices: int) -> Any:
+    """``problem.block_sums`` over all blocks, added up in the order of the blocks whatever the devices."""
+    parts = map_chunks(
+        lambda block: problem.block_sums(problem.params, models, block),
+        jnp.arange(problem.num_blocks, dtype=jnp.int32),
+        num_devices,
+    )
+    zero = jax.tree.map(lambda a: jnp.zeros_like(a[0]), parts)
+    total, _ = jax.lax.scan(
+        lambda total, part: (jax.tree.map(jnp.add, total, part), None), zero, parts, length=problem.num_blocks
+    )
+    return total

@@ -1,0 +1,1 @@
+"""An experiment as a file: its keys, overrides and grid."""

@@ -1,0 +1,276 @@
+"""An experiment, checked, with every default filled in: one problem x links x algorithms x who computes x seeds.
+
+Its tables come from a TOML file or, with components instead of tables, from Python. What a problem, a link process or
+an algorithm takes is its factory's; the other keys are those of ``keys.settings``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedpbc.algorithms import ALGORITHMS
+from fedpbc.core.outside import import_file
+from fedpbc.core.registry import SETTINGS
+from fedpbc.core.schema import Component, Context, Kind, bind, bind_component, check, find, is_scalar, options_of
+from fedpbc.core.types import Problem
+from fedpbc.errors import ConfigError, require_memory, shorten, unknown_key
+from fedpbc.experiment.keys import TABLES, figure, settings, state_loss
+from fedpbc.links import LINKS
+from fedpbc.problems import PROBLEMS
+
+
+class CellKey(NamedTuple):
+    """Which run of the grid: the first columns of metrics.csv."""
+
+    links: str
+    algorithm: str
+    compute: str
+    seed: int
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of the grid."""
+
+    links: Component[Any]
+    algorithm: Component[Any]
+    compute: str
+    seed: int
+    learning_rate: Component[Any]
+    local_steps: int
+    batch_size: int
+
+    @property
+    def key(self) -> CellKey:
+        """Its labels."""
+        return CellKey(self.links.label, self.algorithm.label, self.compute, self.seed)
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A checked experiment. Build one with ``load_experiment`` or ``Experiment.from_table``."""
+
+    name: str
+    rounds: int
+    local_steps: int
+    learning_rate: Component[Any]
+    seeds: list[int]
+    batch_size: int
+    minibatch: str
+    compute: list[str]
+    cooldown_rounds: int
+    eval_every: int
+    chunk_size: int
+    precision: str
+    imports: list[Path] | None
+    problem: Component[Any]
+    links: list[Component[Any]]
+    algorithms: list[Component[Any]]
+    figure: dict[str, Any]
+    state_loss: dict[str, Any] | None = None
+
+    @classmethod
+    def from_table(cls, table: Mapping[str, Any], base: Path | str = ".") -> Experiment:
+        """Check a table as tomllib reads it; components may be given instead of their tables.
+
+        Relative paths start from ``base``. Files that the table imports are run. Raises ConfigError.
+        """
+        base = Path(base)
+        plain = {key: value for key, value in table.items() if key not in TABLES}
+        known = [*options_of(settings), *TABLES]
+        for key in plain:
+            if key not in known:
+                raise unknown_key(key, key, known)
+        values = bind(settings, plain, "", base)
+        for path in values["imports"] or []:
+            import_file(path, "imports")
+        for key in ("problem", "links", "algorithms"):
+            if key not in table:
+                heading = f"[{key}]" if key == "problem" else f"[[{key}]]"
+                raise ConfigError(f"missing key {key}: needs a table {heading}")
+        for key in ("figure", "state_loss"):
+            if not isinstance(table.get(key, {}), Mapping):
+                raise ConfigError(f"{key} = {shorten(table[key])}: must be a table")
+            _refuse_misplaced(table.get(key, {}), key, figure if key == "figure" else state_loss)
+        experiment = cls(
+            **values,
+            problem=_component(PROBLEMS, table["problem"], "problem", base),
+            links=_labelled(LINKS, table["links"], "links", base),
+            algorithms=_labelled(ALGORITHMS, table["algorithms"], "algorithms", base),
+            figure=bind(figure, table.get("figure", {}), "figure", base),
+            state_loss=bind(state_loss, table["state_loss"], "state_loss", base) if "state_loss" in table else None,
+        )
+        experiment._check()
+        return experiment
+
+    def _check(self) -> None:
+        for key in ("seeds", "compute"):
+            values = getattr(self, key)
+            twice = [value for value, count in Counter(values).items() if count > 1]
+            if twice:
+                raise ConfigError(f"{key} = {shorten(values)}: {shorten(twice[0])} stands there twice")
+        usable = self.name.strip() and self.name.isprintable() and len(self.name) <= 100
+        usable = usable and len(self.name.encode(errors="replace")) <= 200
+        if not usable or re.search(r"[/\\]", self.name) or self.name in (".", ".."):
+            raise ConfigError(f"name = {shorten(self.name)}: must be usable as the name of a folder")
+        if self.state_loss and self.state_loss["round"] >= self.rounds:
+            raise ConfigError(f"state_loss.round = {self.state_loss['round']}: must be below rounds, {self.rounds}")
+        if self.cooldown_rounds > self.rounds:
+            raise ConfigError(f"cooldown_rounds = {self.cooldown_rounds}: must be at most rounds, {self.rounds}")
+        rows = len(self.cells()) * (self.rounds // self.eval_every + 2)
+        require_memory("rounds", self.rounds, rows * 600, f"{rows:,} rows of metrics (see eval_every)")
+
+    @property
+    def dtype(self) -> np.dtype:
+        """Of every floating-point array of the run."""
+        return np.dtype(self.precision)
+
+    def context(self, seed: int, problem: Problem | None = None) -> Context:
+        """What the factories of this experiment are given."""
+        return Context(seed, self.dtype, self.rounds, tuple(self.seeds), problem)
+
+    def cells(self) -> list[Cell]:
+        """Every run of the grid, in the order of metrics.csv."""
+        return [
+            Cell(links, algorithm, compute, seed, **{key: self.setting(algorithm, key) for key in SETTINGS})
+            for links in self.links
+            for algorithm in self.algorithms
+            for compute in self.compute
+            for seed in self.seeds
+        ]
+
+    def setting(self, algorithm: Component[Any], key: str) -> Any:
+        """learning_rate, local_steps or batch_size of an algorithm: its own, or else the experiment's."""
+        return algorithm.settings.get(key, getattr(self, key))
+
+    def table(self, written: Callable[[Any], str] = str) -> dict[str, Any]:
+        """The experiment as a TOML table with every default filled in; ``from_table`` reads it back.
+
+        ``written`` names the files it reads, the data and the sources it was given in Python.
+        """
+        plain = {key: getattr(self, key) for key in options_of(settings) if getattr(self, key) is not None}
+        plain["learning_rate"] = _rate(self.learning_rate, written)
+        if self.imports:
+            plain["imports"] = [written(path) for path in self.imports]
+        look = {key: value for key, value in self.figure.items() if value is not None}
+        components = {key: [_entry(c, written) for c in getattr(self, key)] for key in ("links", "algorithms")}
+        loss = {"state_loss": self.state_loss} if self.state_loss else {}
+        return {**plain, "problem": self.problem.table(written), **components, "figure": look, **loss}
+
+    def files(self) -> dict[str, Any]:
+        """Every file (Path), data in memory and source code that the experiment rests on, by its full key."""
+        rates = [a.settings["learning_rate"] for a in self.algorithms if "learning_rate" in a.settings]
+        parts = [self.problem, *self.links, *self.algorithms, self.learning_rate, *rates]
+        found = {key: file for part in parts for key, file in part.files().items()}
+        return found | {f"imports[{i}]": path for i, path in enumerate(self.imports or [])}
+
+    def replace(self, **changes: Any) -> Experiment:
+        """A copy with other values for some keys, checked again (seeds=[...], rounds=..., ...)."""
+        live = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return Experiment.from_table({key: v for key, v in (live | changes).items() if v is not None})
+
+
+def _rate(rate: Component[Any], written: Callable[[Any], str]) -> Any:
+    return rate.options["value"] if rate.name == "constant" else rate.table(written)
+
+
+def _entry(component: Component[Any], written: Callable[[Any], str]) -> dict[str, Any]:
+    """A [[links]] or [[algorithms]] table."""
+    own = {k: _rate(v, written) if isinstance(v, Component) else v for k, v in component.settings.items()}
+    table = component.table(written)
+    return {"label": component.label, "name": table.pop("name"), **own, **table}
+
+
+def _component(kind: Kind, value: Any, key: str, base: Path) -> Component[Any]:
+    if isinstance(value, Mapping) and "name" in value:
+        _refuse_misplaced(value, key, find(kind, value["name"], f"{key}.name", base))
+    return bind_component(kind, value, key, base)
+
+
+def _refuse_misplaced(table: Mapping[str, Any], where: str, factory: Callable[..., Any]) -> None:
+    """A key of the experiment that stands below a table belongs to that table, for TOML."""
+    for key in table:
+        if key in options_of(settings) and key not in options_of(factory) and key not in ("name", "label"):
+            heading = f"[{where}]" if "[" not in where else f"[[{where.partition('[')[0]}]]"
+            raise ConfigError(
+                f"unknown key {where}.{key}: {key} is a key of the experiment; in a TOML file it must stand above "
+                f"{heading} and every other table"
+            )
+
+
+def _labelled(kind: Kind, value: Any, key: str, base: Path) -> list[Component[Any]]:
+    """A list of components with unique labels; a missing label is made from the settings, a sweep becomes several."""
+    if not isinstance(value, list) or not value:
+        raise ConfigError(f"{key} = {shorten(value)}: must be one or more tables [[{key}]]")
+    components, given = [], []
+    for i, item in enumerate(value):
+        here = f"{key}[{i}]"
+        label = item.get("label") if isinstance(item, Mapping) else None
+        if label is not None and not (isinstance(label, str) and label.strip() and label.isprintable()):
+            raise ConfigError(f"{here}.label = {shorten(label)}: must be a non-empty string of printable characters")
+        for one, point in _points(kind, item, here, base):
+            if label is not None and point:
+                one = dataclasses.replace(one, label=f"{label}, {point}")
+            elif label is not None:
+                one = dataclasses.replace(one, label=label)
+            given.append(bool(one.label))
+            components.append(one if one.label else dataclasses.replace(one, label=one.describe()))
+    return [_unique(components, i, given[i]) for i in range(len(components))]
+
+
+def _points(kind: Kind, item: Any, key: str, base: Path) -> list[tuple[Component[Any], str]]:
+    """The components of one entry, and what tells those of a sweep apart; sweeps are of algorithms alone."""
+    if kind is not ALGORITHMS:
+        table = {k: v for k, v in item.items() if k != "label"} if isinstance(item, Mapping) else item
+        component = _component(kind, table, key, base)
+        if component.settings:
+            raise ConfigError(f"{key}.{next(iter(component.settings))}: only algorithms have settings of their own")
+        return [(component, "")]
+    if isinstance(item, Mapping):
+        table = {k: v for k, v in item.items() if k not in ("label", *SETTINGS)}
+        own = {k: item[k] for k in SETTINGS if k in item}
+        options = options_of(find(kind, table["name"], f"{key}.name", base)) if "name" in table else {}
+        swept = {k: v for k, v in table.items() if isinstance(v, list) and k in options}
+        swept = {k: v for k, v in swept.items() if is_scalar(options[k].annotation)}
+    else:
+        table, swept = bind_component(kind, item, key, base), {}
+        own = table.settings
+    swept |= {k: list(v) for k, v in own.items() if isinstance(v, list | tuple | np.ndarray)}
+    for k, values in swept.items():
+        if len(values) == 0:
+            raise ConfigError(f"{key}.{k} = []: a sweep needs at least one value")
+    found = []
+    for chosen in itertools.product(*swept.values()):
+        point = dict(zip(swept, chosen, strict=True))
+        options = {k: v for k, v in point.items() if k not in SETTINGS}
+        one = _component(kind, {**table, **options}, key, base) if isinstance(table, Mapping) else table
+        settled = own | {k: v for k, v in point.items() if k in SETTINGS}
+        checked = {k: _setting(k, v, f"{key}.{k}", base) for k, v in settled.items()}
+        text = ", ".join(f"{k}={v:g}" if isinstance(v, float) else f"{k}={shorten(v, 30)}" for k, v in point.items())
+        label = f"{one.label}, {text}" if one.label and text else one.label
+        found.append((dataclasses.replace(one, settings=checked, label=label), text))
+    return found
+
+
+def _setting(name: str, value: Any, key: str, base: Path) -> Any:
+    if name not in SETTINGS:
+        raise unknown_key(key, name, SETTINGS)
+    return check(options_of(settings)[name].annotation, value, key, base)
+
+
+def _unique(components: list[Component[Any]], i: int, given: bool) -> Component[Any]:
+    """Component i with a label that no earlier one has; only a made label may change."""
+    component = components[i]
+    same = [c for c in components[:i] if c.label == component.label]
+    if same and (given or same[0] == component):
+        raise ConfigError(f"{component.key}.label = {shorten(component.label)}: is also the label of {same[0].key}")
+    return dataclasses.replace(component, label=f"{component.label} #{len(same) + 1}") if same else component

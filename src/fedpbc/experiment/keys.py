@@ -1,0 +1,58 @@
+"""The keys of an experiment beside its components: the keyword arguments of these functions are the keys."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from fedpbc.core.schedules import Schedule
+from fedpbc.core.schema import NonNegativeInt, PositiveInt, Range
+
+
+def figure(
+    *,
+    metrics: list[str] | None = None,
+    models: list[Literal["server", "mean"]] = ["server", "mean"],  # noqa: B006
+    from_round: NonNegativeInt = 0,
+    spread: Literal["sd", "ci", "range"] = "sd",
+) -> dict[str, Any]:
+    """What figure and tables of a run show: metric names without their model, which models, the first round drawn.
+
+    spread: over the seeds, of table and band alike: mean and standard deviation, 95 % confidence interval or range.
+    """
+    return {"metrics": metrics, "models": models, "from_round": from_round, "spread": spread}
+
+
+def state_loss(*, round: NonNegativeInt, share: Annotated[float, Range(high=1, above=0)] = 0.1) -> dict[str, Any]:
+    """A random share of the clients (at least one) loses all it keeps, before the local steps of a round."""
+    return {"round": round, "share": share}
+
+
+def settings(
+    *,
+    name: str,
+    rounds: PositiveInt,
+    local_steps: PositiveInt,
+    learning_rate: Schedule,
+    seeds: list[NonNegativeInt],
+    batch_size: PositiveInt = 32,
+    minibatch: Literal["round", "step"] = "round",
+    compute: list[Literal["all", "active"]] = ["all"],  # noqa: B006
+    cooldown_rounds: NonNegativeInt = 0,
+    eval_every: PositiveInt = 1,
+    chunk_size: PositiveInt = 25,
+    precision: Literal["float32", "float64"] = "float32",
+    imports: list[Path] | None = None,
+) -> None:
+    """The keys of an experiment file, beside [problem], [[links]], [[algorithms]], [state_loss] and [figure].
+
+    rounds: T, the cool-down included. local_steps: s. minibatch: "round" reuses one minibatch for all local
+    steps of a round, "step" draws a fresh one each. compute: who computes, "all" or only the "active" clients.
+    cooldown_rounds: the last rounds, without local steps. eval_every: rounds between two rows of metrics.
+    chunk_size: clients that are computed side by side; other sizes change results by rounding only. imports: Python
+    files that call ``fedpbc.register``; they are run. learning_rate, local_steps and batch_size of an algorithm stand
+    before these; a list of values there is a sweep.
+    """
+
+
+TABLES = ("problem", "links", "algorithms", "figure", "state_loss")

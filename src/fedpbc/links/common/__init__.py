@@ -1,0 +1,1 @@
+"""What link processes share."""

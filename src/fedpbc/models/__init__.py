@@ -1,0 +1,29 @@
+"""Models: parameters and outputs. A new one is one file and one line here; from outside, ``functions``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Any
+
+from fedpbc.core.schema import Component, Context, Factory, Kind, component
+from fedpbc.models.cnn import cnn
+from fedpbc.models.dense import logistic, mlp
+from fedpbc.models.model import Functions, Model
+
+
+@component
+def functions(context: Context, *, init: Callable[..., Any], apply: Callable[..., Any]) -> Model:
+    """A model of your own: ``init(key, shape, num_outputs) -> params``, ``apply(params, features) -> [n, outputs]``."""
+    return Functions(init, apply)
+
+
+MODELS: Kind = Kind(
+    "model",
+    {"logistic": logistic, "mlp": mlp, "cnn": cnn, "functions": functions},
+    gives=Model,
+    shorthand=lambda value: {"name": value} if isinstance(value, str) else None,
+    allowed="a model: its name or a table with a name",
+)
+ModelOption = Annotated[Model | Component[Model] | Factory[..., Model] | str, MODELS]
+
+__all__ = ["MODELS", "Model", "cnn", "functions", "logistic", "mlp"]

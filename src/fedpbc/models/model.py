@@ -1,0 +1,48 @@
+"""What a model is: parameters as a pytree, and outputs of a batch."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import jax
+import numpy as np
+
+from fedpbc.core.types import Array
+
+
+class Model(ABC):
+    """A function of parameters and features. Models that compare equal share compiled programs: sizes, no arrays.
+
+    Outputs are class-major, [outputs, n]: on CPUs the matrix products of the gradient are then several times faster.
+    """
+
+    one_by_one: ClassVar[bool] = False
+    """Evaluate the server's and the mean model one after the other: a convolution over several weights is slow."""
+
+    @abstractmethod
+    def init(self, rng: np.random.Generator, shape: tuple[int, ...], num_outputs: int) -> Any:
+        """Initial parameters, a pytree of arrays, for samples of this shape."""
+
+    @abstractmethod
+    def outputs(self, params: Any, features: Array) -> Array:
+        """features [n, ...] -> [outputs, n]."""
+
+
+@dataclass(frozen=True)
+class Functions(Model):
+    """A model from outside: ``init(key, shape, num_outputs)`` and ``apply(params, features) -> [n, outputs]``."""
+
+    start: Callable[..., Any]
+    apply: Callable[..., Any]
+    one_by_one: ClassVar[bool] = True
+
+    def init(self, rng: np.random.Generator, shape: tuple[int, ...], num_outputs: int) -> Any:
+        """``start`` with a key that ``rng`` draws."""
+        return self.start(jax.random.key(int(rng.integers(2**32))), shape, num_outputs)
+
+    def outputs(self, params: Any, features: Array) -> Array:
+        """``apply``, turned class-major."""
+        return self.apply(params, features).T

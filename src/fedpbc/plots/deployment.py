@@ -1,0 +1,162 @@
+"""The figure and the numbers of a real deployment, from the logs its server keeps."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from fedpbc.errors import ConfigError
+from fedpbc.io.files import Journal
+from fedpbc.plots.palette import COLORS
+from fedpbc.plots.style import own_style
+
+STATES = {"heard": COLORS[1], "still catching up": COLORS[4], "reply refused": COLORS[0], "not heard": "0.93"}
+NEEDED = {"active", "caught_up", "catching_up", "refused", "failed", "bytes_down", "bytes_up", "seconds"}
+UNMET = re.compile(r"node [0-9]{10,}")
+"""How a node is called that never said who it is."""
+MAX_NAMES, MAX_ROUNDS = 40, 2000
+"""More clients are drawn without names; of more rounds the latest are drawn."""
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """What participation.jsonl, metrics.jsonl and evaluation.jsonl say, by round."""
+
+    path: Path
+    clients: list[str]
+    rounds: list[dict[str, Any]]
+    heard: list[set[str]]
+    curves: dict[str, list[tuple[int, float]]]
+    """Metric -> (round, value): evaluated by the server, else by the clients, else of their training."""
+
+
+def read_deployment(path: Path) -> Deployment:
+    """The logs of a deployment. Raises ConfigError when no round is closed yet."""
+    metrics = {line["round"]: line for line in Journal(path / "metrics.jsonl").lines() if line.keys() >= NEEDED}
+    heard = {line["round"]: set(line["clients"]) for line in Journal(path / "participation.jsonl").lines()}
+    rounds = sorted(metrics.keys() & heard.keys())
+    if not rounds:
+        raise ConfigError(f"{path}: no round is closed yet")
+    names = set().union(*heard.values())
+    for line in metrics.values():
+        names |= set(line["catching_up"]) | {entry["client"] for entry in [*line["refused"], *line["failed"]]}
+    names = {name for name in names if not UNMET.fullmatch(name)}
+    evaluations = Journal(path / "evaluation.jsonl").lines()
+    return Deployment(
+        path, sorted(names, key=_natural), [metrics[t] for t in rounds], [heard[t] for t in rounds],
+        _curves(evaluations, "server") or _curves(evaluations, "clients") or _curves(list(metrics.values()), "train"),
+    )  # fmt: skip
+
+
+def _curves(lines: list[dict[str, Any]], kind: str) -> dict[str, list[tuple[int, float]]]:
+    curves: dict[str, list[tuple[int, float]]] = {}
+    for line in lines:
+        for name, value in (line.get(kind) or {}).items():
+            if isinstance(value, (int, float)) and abs(value) < 1e300:
+                curves.setdefault(name, []).append((line["round"] + 1, float(value)))
+    return curves
+
+
+def _natural(name: str) -> list[Any]:
+    parts = re.split(r"([0-9]+)", name)
+    return [(0, int(part), "") if i % 2 else (1, 0, part) for i, part in enumerate(parts) if part]
+
+
+def draw_deployment(deployment: Deployment) -> Figure:
+    """Metrics of the model, who was heard when, and how long rounds took; rounds count from 1."""
+    with own_style({}):
+        curves = list(deployment.curves.items())[:2]
+        height = 0.16 * min(len(deployment.clients), MAX_NAMES) + 0.7
+        heights = [1.7] * len(curves) + [height, 1.0]
+        figure = Figure(figsize=(7.5, sum(heights) + 0.7), layout="constrained")
+        axes = figure.subplots(len(heights), 1, squeeze=False, sharex=True, height_ratios=heights)[:, 0]
+        for ax, (name, points) in zip(axes, curves, strict=False):
+            _curve(ax, name, points)
+        _participation(axes[-2], deployment)
+        _seconds(axes[-1], deployment)
+        axes[0].set_xlim(deployment.rounds[-MAX_ROUNDS:][0]["round"] + 0.5, deployment.rounds[-1]["round"] + 1.5)
+        title = f"deployment: {deployment.path.resolve().name}"
+        figure.suptitle(title, fontsize=11, fontweight="bold", parse_math=False)
+        patches = [Patch(color=color, label=state) for state, color in STATES.items()]
+        figure.legend(handles=patches, loc="outside lower center", ncols=4, fontsize=8, frameon=False)
+        return figure
+
+
+def _curve(ax: Axes, name: str, points: list[tuple[int, float]]) -> None:
+    rounds, values = np.array(points[-MAX_ROUNDS:]).T
+    ax.plot(rounds, values, color="0.2", linewidth=1.3, marker="." if len(rounds) <= 60 else "")
+    ax.set_ylabel(name.replace("_", " "), fontsize=8)
+    if np.all(values > 0) and values.max() > 100 * values.min():
+        ax.set_yscale("log")
+        ax.tick_params(which="minor", labelsize=7)
+    _plain(ax)
+
+
+def _participation(ax: Axes, deployment: Deployment) -> None:
+    rounds, names = deployment.rounds[-MAX_ROUNDS:], deployment.clients or ["nobody"]
+    codes = np.full((len(names), len(rounds)), 3)
+    place = {name: i for i, name in enumerate(names)}
+    for column, (line, heard) in enumerate(zip(rounds, deployment.heard[-MAX_ROUNDS:], strict=True)):
+        by_state = (heard, line["catching_up"], [entry["client"] for entry in line["refused"]])
+        for code, who in reversed(list(enumerate(by_state))):
+            codes[[place[name] for name in who if name in place], column] = code
+    first, last = rounds[0]["round"] + 0.5, rounds[-1]["round"] + 1.5
+    image = np.array([_rgb(color) for color in STATES.values()])[codes]
+    ax.imshow(image, aspect="auto", interpolation="nearest", extent=(first, last, len(names) - 0.5, -0.5))
+    ax.set_ylabel("client", fontsize=8)
+    ax.tick_params(labelsize=8)
+    if len(names) <= MAX_NAMES:
+        for tick in ax.set_yticks(range(len(names)), names, fontsize=7):
+            tick.label1.set_parse_math(False)
+
+
+def _seconds(ax: Axes, deployment: Deployment) -> None:
+    rounds = deployment.rounds[-MAX_ROUNDS:]
+    ax.bar([line["round"] + 1 for line in rounds], [line["seconds"] for line in rounds], width=0.9, color="0.6")
+    ax.set_ylabel("seconds", fontsize=8)
+    ax.set_xlabel("round")
+    ax.locator_params(axis="x", integer=True)
+    _plain(ax)
+
+
+def _rgb(color: str) -> tuple[float, float, float]:
+    from matplotlib.colors import to_rgb
+
+    return to_rgb(color)
+
+
+def _plain(ax: Axes) -> None:
+    ax.grid(True, alpha=0.25, linewidth=0.6)
+    ax.spines[["top", "right"]].set_visible(False)
+    ax.tick_params(labelsize=8)
+
+
+def describe_deployment(deployment: Deployment) -> list[tuple[str, str]]:
+    """(what, how much) over all rounds."""
+    rounds = deployment.rounds
+
+    def total(key: str) -> int:
+        return sum(line[key] if isinstance(line[key], int) else len(line[key]) for line in rounds)
+
+    last = [(name.replace("_", " "), f"{points[-1][1]:.4g}") for name, points in deployment.curves.items()]
+    active = [line["active"] for line in rounds]
+    return [
+        ("rounds", f"{len(rounds)}, {sum(count == 0 for count in active)} of them without anybody"),
+        ("clients", f"{len(deployment.clients)}, on average {np.mean(active):.1f} heard in a round"),
+        ("missed rounds caught up", f"{total('caught_up'):,}"),
+        ("replies refused", f"{total('refused'):,}"),
+        ("sent, received", f"{_bytes(total('bytes_down'))}, {_bytes(total('bytes_up'))}"),
+        ("seconds a round, median", f"{np.median([line['seconds'] for line in rounds]):.1f}"),
+        *last,
+    ]
+
+
+def _bytes(count: int) -> str:
+    return f"{count / 1e6:,.1f} MB" if count >= 1e6 else f"{count / 1e3:,.1f} kB"

@@ -1,0 +1,241 @@
+"""Figures of runs: a panel per metric and link setting; curves with the spread over seeds as bands.
+
+What a metric is called, on which scale it is drawn and which way is better, its measure says. Where there are more
+methods than colours, a ranking of the last values is drawn instead.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from fedpbc.plots.palette import COLORS, MARKERS, RESERVED
+from fedpbc.plots.spread import WORDS, spread, spread_of
+from fedpbc.plots.style import own_style
+from fedpbc.runs.run import Run
+
+STYLES: dict[str, Any] = {"server": "-", "mean": (0, (4, 1.5))}
+MODEL_NAMES = {"server": "server model", "mean": "mean of all client models (no server can compute it)"}
+SHORT_NAMES = {"server": "server model", "mean": "mean of client models"}
+COMPUTE_TITLES = {"all": "everybody computes", "active": "only active clients compute"}
+MAX_POINTS = 400
+"""Points of a curve that are drawn: evenly spaced evaluated rounds."""
+TOGETHER = 3
+"""So many methods at most share panels for the server's and the mean model."""
+
+
+def run_labels(runs: Sequence[Run]) -> list[str]:
+    """A short name for each run, "" when there is only one."""
+    if len(runs) == 1:
+        return [""]
+    names = [run.path.resolve().name if run.path else run.name for run in runs]
+    if len(set(names)) == len(names):
+        return names
+    return [str(run.path) if run.path else f"{run.name} {i + 1}" for i, run in enumerate(runs)]
+
+
+def shown_metrics(runs: Sequence[Run], asked: Sequence[str] | None = None) -> list[str]:
+    """Metrics for figures and tables: ``asked`` for, else those of the experiments, else those their problems mark."""
+    known = [m for m in runs[0].measures if all(f"server_{m}" in run.columns for run in runs)]
+    wanted = list(asked or [name for run in runs for name in run.table.get("figure", {}).get("metrics", [])])
+    usual = [name for name in known if runs[0].measures[name].shown] or known[:1]
+    return [name for name in dict.fromkeys(wanted) if name in known] or usual
+
+
+def models_of(run: Run) -> list[str]:
+    """Which models the experiment's figure shows."""
+    return list(run.table.get("figure", {}).get("models", STYLES))
+
+
+def draw(runs: Sequence[Run], metrics: Sequence[str] | None = None) -> Figure:
+    """One figure of one or several runs: columns are link settings, rows are who computes, metrics and models."""
+    with own_style({}):
+        return _draw(runs, metrics)
+
+
+class _Series(NamedTuple):
+    """One method of one run, and how it looks."""
+
+    run: Run
+    algorithm: str
+    name: str
+    color: str
+    marker: str
+
+    def has(self, links: str, compute: str) -> bool:
+        """Whether the run has such a group."""
+        return (links, self.algorithm, compute) in self.run.groups
+
+
+class _Row(NamedTuple):
+    """A row of panels."""
+
+    compute: str
+    metric: str
+    models: tuple[str, ...]
+
+
+def _draw(runs: Sequence[Run], metrics: Sequence[str] | None) -> Figure:
+    groups = [group for run in runs for group in run.groups]
+    links = list(dict.fromkeys(group.links for group in groups))
+    computes = list(dict.fromkeys(group.compute for group in groups))
+    shown = shown_metrics(runs, metrics)
+    series = _series(runs)
+    if len(series) > len(COLORS):
+        return _draw_ranking(runs, series, links, [(c, m) for c in computes for m in shown])
+    models = tuple(dict.fromkeys(model for run in runs for model in models_of(run)))
+    apart = [(model,) for model in models] if len(series) > TOGETHER else [models]
+    rows = [_Row(compute, metric, some) for compute in computes for metric in shown for some in apart]
+    handles = _legend(series, runs, models if len(apart) == 1 else ())
+    width = max(3.3 * len(links), 6.5)
+    columns = min(len(handles), max(2, int(width / 3.3)))
+    height = 2.7 * len(rows) + 0.6 + 0.17 * -(-len(handles) // columns)
+    figure = Figure(figsize=(width, height), layout="constrained")
+    axes = figure.subplots(len(rows), len(links), squeeze=False, sharex=True, sharey="row")
+    for i, row in enumerate(rows):
+        for j, label in enumerate(links):
+            _panel(axes[i, j], series, label, row)
+            if i == 0:
+                axes[i, j].set_title(textwrap.fill(label, 44), fontsize=10, parse_math=False)
+        title = runs[0].measures[row.metric].title
+        model = SHORT_NAMES[row.models[0]] if len(apart) > 1 else ""
+        who = COMPUTE_TITLES[row.compute] if len(computes) > 1 else ""
+        axes[i, 0].set_ylabel("\n".join(text for text in (who, model, _with_unit(runs[0], row.metric, title)) if text))
+    for ax in axes[-1]:
+        ax.set_xlabel("round t")
+    name = " / ".join(dict.fromkeys(run.name for run in runs))
+    figure.suptitle(name, fontsize=11, fontweight="bold", parse_math=False)
+    legend = figure.legend(handles=handles, loc="outside lower center", ncols=columns, fontsize=8, frameon=False)
+    for text in legend.get_texts():
+        text.set_parse_math(False)
+    return figure
+
+
+def _with_unit(run: Run, metric: str, title: str) -> str:
+    unit = run.measures[metric].unit
+    return f"{title} [{unit}]" if unit else title
+
+
+def _draw_ranking(runs: Sequence[Run], series: list[_Series], links: list[str], rows: list[tuple[str, str]]) -> Figure:
+    """More methods than colours: the server's values after the last round, the best method on top of each panel."""
+    shape = len(rows), len(links)
+    size = max(4.2 * shape[1], 6.5), (0.19 * len(series) + 0.8) * shape[0] + 0.6
+    figure = Figure(figsize=size, layout="constrained")
+    axes = figure.subplots(*shape, squeeze=False)
+    for (i, j), ax in np.ndenumerate(axes):
+        compute, metric = rows[i]
+        _ranking(ax, series, links[j], compute, metric)
+        ax.set_title(f"{textwrap.fill(links[j], 44)}, {COMPUTE_TITLES[compute]}", fontsize=9, parse_math=False)
+        ax.set_xlabel(_with_unit(runs[0], metric, runs[0].measures[metric].title))
+    name = " / ".join(dict.fromkeys(run.name for run in runs))
+    what = f"server model after the last round; {WORDS[spread_of(runs)]}"
+    figure.suptitle(f"{name}: {what}", fontsize=10, fontweight="bold", parse_math=False)
+    return figure
+
+
+def _ranking(ax: Axes, series: list[_Series], links: str, compute: str, metric: str) -> None:
+    found = []
+    for one in series:
+        if one.has(links, compute):
+            last = one.run.curves(links, one.algorithm, compute, f"server_{metric}")[1]
+            final = np.array([values[np.flatnonzero(~np.isnan(values))[-1]] if len(values) else np.nan
+                              for values in last if not np.all(np.isnan(values))])  # fmt: skip
+            whole = len(final) == len(last) and bool(np.all(np.isfinite(final)))
+            found.append((one, spread(final, spread_of([one.run])) if whole else None))
+    measure = series[0].run.measures[metric]
+    sign = -1 if measure.better == "higher" else 1
+    found.sort(key=lambda entry: (entry[1] is None, sign * float(entry[1].mean) if entry[1] else 0.0))
+    for place, (one, over) in enumerate(found):
+        color = one.color if one.color in RESERVED.values() else "0.35"
+        if over is not None:
+            ax.plot([over.low, over.high], [place, place], color=color, linewidth=1.2)
+            ax.plot([over.mean], [place], "o", color=color, markersize=4.5)
+    names = [one.name if over is not None else f"{one.name} (diverged)" for one, over in found]
+    for tick in ax.set_yticks(range(len(found)), names, fontsize=8):
+        tick.label1.set_parse_math(False)
+    ax.invert_yaxis()
+    if measure.scale == "log" and any(over is not None and over.mean > 0 for _, over in found):
+        ax.set_xscale("log")
+    ax.grid(True, axis="x", alpha=0.25, linewidth=0.6)
+    ax.spines[["top", "right"]].set_visible(False)
+    ax.tick_params(labelsize=8)
+
+
+def _reserved(run: Run) -> dict[str, str]:
+    """Label -> colour of plain FedAvg and plain FedPBC, whatever they are called here."""
+    found: dict[str, str] = {}
+    for entry in run.table["algorithms"]:
+        options = {key: value for key, value in entry.items() if key not in ("name", "label")}
+        if entry["name"] in RESERVED and not options and RESERVED[entry["name"]] not in found.values():
+            found[entry["label"]] = RESERVED[entry["name"]]
+    return found
+
+
+def _series(runs: Sequence[Run]) -> list[_Series]:
+    named = []
+    for run, label in zip(runs, run_labels(runs), strict=True):
+        algorithms = dict.fromkeys(group.algorithm for group in run.groups)
+        named += [(run, algorithm, f"{label}: {algorithm}" if label else algorithm) for algorithm in algorithms]
+    reserved = _reserved(runs[0]) if len(runs) == 1 else {}
+    free = [color for color in COLORS if color not in reserved.values()]
+    others = [name for _, _, name in named if name not in reserved]
+    colors = {name: free[i % len(free)] for i, name in enumerate(others)} | reserved
+    return [
+        _Series(*entry, colors[entry[2]], MARKERS[COLORS.index(colors[entry[2]]) % len(MARKERS)]) for entry in named
+    ]
+
+
+def _panel(ax: Axes, series: list[_Series], links: str, row: _Row) -> None:
+    measure = series[0].run.measures[row.metric]
+    for place, one in enumerate(series):
+        if not one.has(links, row.compute):
+            continue
+        from_round = one.run.table.get("figure", {}).get("from_round", 0)
+        for model in models_of(one.run):
+            if model not in row.models:
+                continue
+            rounds, values = one.run.curves(links, one.algorithm, row.compute, f"{model}_{row.metric}")
+            kept = np.flatnonzero(rounds >= from_round) if rounds[-1] > from_round else np.arange(len(rounds))
+            kept = kept[np.unique(np.linspace(0, len(kept) - 1, MAX_POINTS).astype(int))]
+            style = STYLES[model] if len(row.models) > 1 else "-"
+            _band(ax, rounds[kept], values[:, kept], one, style, place / max(len(series), 1), measure.scale == "log")
+    if measure.scale == "log" and any(np.any(np.asarray(line.get_ydata()) > 0) for line in ax.lines):
+        ax.set_yscale("log")
+    ax.grid(True, alpha=0.25, linewidth=0.6)
+    ax.spines[["top", "right"]].set_visible(False)
+    ax.tick_params(labelsize=8)
+
+
+def _band(ax: Axes, rounds: np.ndarray, values: np.ndarray, one: _Series, style: Any, offset: float, log: bool) -> None:
+    """Mean and spread over the seeds; rounds that are not finite are left out. Markers of methods stand apart."""
+    finite = np.all(np.isfinite(values), axis=0)
+    rounds, values = rounds[finite], values[:, finite]
+    if len(rounds) == 0:
+        return
+    line = spread(values, spread_of([one.run]))
+    every = max(1, len(rounds) // 6)
+    ax.plot(
+        rounds, line.mean, color=one.color, linestyle=style, linewidth=1.3,
+        marker=one.marker, markersize=4, markevery=(int(offset * every), every),
+    )  # fmt: skip
+    if len(values) > 1:
+        low = np.maximum(line.low, values.min(axis=0)) if log else line.low  # a band below zero has no place there
+        ax.fill_between(rounds, low, line.high, color=one.color, alpha=0.18, linewidth=0)
+
+
+def _legend(series: list[_Series], runs: Sequence[Run], models: Sequence[str]) -> list[Line2D]:
+    handles = [
+        Line2D([], [], color=one.color, marker=one.marker, markersize=4, label=textwrap.shorten(one.name, 60))
+        for one in series
+    ]
+    if len(models) > 1 or "mean" in models:
+        handles += [Line2D([], [], color="0.3", linestyle=STYLES[model], label=MODEL_NAMES[model]) for model in models]
+    if any(len(run.table["seeds"]) > 1 for run in runs):
+        handles.append(Line2D([], [], color="0.6", linewidth=6, alpha=0.4, label=WORDS[spread_of(runs)]))
+    return handles

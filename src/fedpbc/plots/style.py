@@ -1,0 +1,32 @@
+"""How figures look and how they are saved; imports nothing of the simulator, so that an edge device can draw."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib.figure import Figure
+
+from fedpbc.io.files import replacing
+
+
+def save(figure: Figure, folder: Path, stem: str) -> None:
+    """Write ``stem``.png and ``stem``.svg, the same bytes for the same figure."""
+    with own_style({"svg.hashsalt": "fedpbc", "svg.fonttype": "path"}), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")  # a label may use any script
+        for suffix, metadata in (("png", {"Software": None}), ("svg", {"Date": None})):
+            with replacing(folder / f"{stem}.{suffix}") as temporary:
+                figure.savefig(temporary, format=suffix, dpi=150, metadata=metadata)
+
+
+@contextmanager
+def own_style(settings: Any) -> Iterator[None]:
+    """Matplotlib's defaults, whatever the user's own settings file says."""
+    with mpl.rc_context():
+        mpl.rcdefaults()
+        mpl.rcParams.update(settings)
+        yield

@@ -1,0 +1,216 @@
+"""Objectives over samples: a loss per sample, metrics per sample, and a pytree of parameters seen as one vector.
+
+F(x) = (1/m) sum_i F_i(x), F_i the mean loss of client i's samples; gradients by ``jax.grad``. ``loss``,
+``classification``, ``regression`` and ``synthetic`` are thin layers over ``problem_of``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedpbc.core.flat import Flat
+from fedpbc.core.types import Array, Measure, Problem
+from fedpbc.errors import ConfigError
+from fedpbc.problems.samples import Samples, block_rows, draw_rows, offsets_of, weighted
+
+PerSample = Callable[[Any, Any], Array]
+"""``f(params, batch) -> [n]``."""
+
+LOSS = Measure("loss")
+GRAD_NORM = Measure("gradient norm of F", scale="log")
+
+
+@dataclass(frozen=True)
+class Objective:
+    """What is compiled in. Equal objectives share programs."""
+
+    flat: Flat
+    loss: PerSample
+    """Or a number, the mean over the batch."""
+    metrics: tuple[tuple[str, PerSample], ...] = ()
+    train: tuple[str, ...] = ("loss",)
+    """What is measured on the training samples: "loss" or names of ``metrics``."""
+    test: tuple[str, ...] = ("loss",)
+    """And on test samples."""
+    pooled_train: bool = False
+    """Training metrics over all samples alike too, beside the mean over clients."""
+    grad_norm: bool = False
+    one_by_one: bool = False
+    """Models are evaluated one after the other, not side by side."""
+    blocks: tuple[int, int] = (2048, 256)
+    """How many training and test samples are evaluated at once."""
+
+
+def problem_of(
+    objective: Objective,
+    train: Samples,
+    test: Samples | None,
+    init: np.ndarray,
+    measures: Mapping[str, Measure],
+    traits: Mapping[str, np.ndarray],
+    by_samples: bool = False,
+    work: float = 0.0,
+) -> Problem:
+    """The problem of an objective and its samples; ``measures``: what "loss" and each metric is.
+
+    ``by_samples``: F = sum_i a_i F_i with a_i = n_i / sum n, client i's loss being m a_i F_i. Raises ConfigError when a
+    client has no training sample.
+    """
+    dtype = init.dtype
+    params: dict[str, Any] = {
+        "offsets": offsets_of(train.sizes),
+        "sizes": train.sizes.astype(np.int32),
+        "train": weighted(train, dtype),
+    }
+    blocks = train.rows // objective.blocks[0]
+    if test is not None:
+        params["test"] = weighted(test, dtype)
+        blocks = max(blocks, test.rows // objective.blocks[1])
+    if by_samples:
+        params["train"]["by_client"] = params["train"]["pooled"]
+        params["scale"] = (train.sizes / train.sizes.mean()).astype(dtype)
+    return Problem(
+        params=params,
+        num_clients=len(train.sizes),
+        init=init,
+        sample=_scaled_sample if by_samples else _sample,
+        gradient=_gradient_of(objective),
+        num_blocks=blocks,
+        block_sums=_block_sums_of(objective),
+        metrics=_metrics,
+        client_traits={"num_samples": train.sizes.astype(np.float64), **traits},
+        measures=_named(objective, params, measures),
+        work=work or 4.0 * 32 * objective.flat.size,
+        tree=objective.flat.tree,
+    )
+
+
+def _named(objective: Objective, params: dict[str, Any], measures: Mapping[str, Measure]) -> dict[str, Measure]:
+    """The measure of each name that ``_metrics`` gives."""
+    found = {"grad_norm": GRAD_NORM} if objective.grad_norm else {}
+    for part, names in (("train", objective.train), ("test", objective.test if "test" in params else ())):
+        for name in names:
+            measure = measures.get(name, Measure(name.replace("_", " ")))
+            main = _variant(
+                measure, part, shown=(part == "test" and name != "loss") or (part, name) == ("train", "loss")
+            )
+            found[f"{part}_{name}"] = main
+            if part == "test" and "by_client" in params["test"]:
+                found[f"{part}_{name}_by_client"] = _variant(measure, part, ", mean over clients")
+            if part == "train" and objective.pooled_train:
+                found[f"{part}_{name}_pooled"] = _variant(measure, part, ", over all samples")
+    return found
+
+
+def _variant(measure: Measure, part: str, rest: str = "", shown: bool = False) -> Measure:
+    return Measure(f"{part} {measure.title}{rest}", measure.unit, measure.scale, measure.better, shown)
+
+
+def _sample(params: dict[str, Any], client: Array, key: Array, batch_size: int) -> tuple[Any, None]:
+    rows = draw_rows(key, params["offsets"][client], params["sizes"][client], batch_size)
+    return jax.tree.map(lambda a: a[rows], params["train"]["data"]), None
+
+
+def _scaled_sample(params: dict[str, Any], client: Array, key: Array, batch_size: int) -> tuple[Any, Array]:
+    """The samples, and m a_i."""
+    return _sample(params, client, key, batch_size)[0], params["scale"][client]
+
+
+@cache
+def _gradient_of(objective: Objective) -> Any:
+    """The same function for equal objectives, as the engine wants it."""
+
+    def total(x: Array, batch: Any) -> tuple[Array, int]:
+        losses = objective.loss(objective.flat.tree(x), batch)
+        return jnp.sum(losses), max(losses.size, 1)
+
+    def gradient(batch: tuple[Any, Array | None], x: Array) -> Array:
+        """Gradient of the mean loss of a batch, scaled if it says so, [d]."""
+        samples, scale = batch
+        summed, count = jax.grad(total, has_aux=True)(x, samples)
+        mean = summed / count
+        return mean if scale is None else scale * mean
+
+    return gradient
+
+
+def _per_sample(f: PerSample, params: Any, batch: Any) -> Array:
+    """f of each sample, [n]; where f is a mean over its batch, of batches of one sample each."""
+    values = f(params, batch)
+    if values.ndim == 0:
+        return jax.vmap(lambda sample: f(params, jax.tree.map(lambda a: a[None], sample)))(batch)
+    return values
+
+
+@cache
+def _block_sums_of(objective: Objective) -> Any:
+    """The same function for equal objectives."""
+    functions = {"loss": objective.loss, **dict(objective.metrics)}
+
+    def of_one(rows: dict[str, dict[str, Any]], x: Array) -> dict[str, Array]:
+        def loss_sum(x: Array) -> tuple[Array, dict[str, Array]]:
+            """The weighted loss, and all sums of one block of training and test samples."""
+            tree, sums = objective.flat.tree(x), {}
+            for part, names in (("train", objective.train), ("test", objective.test)):
+                for name in names if part in rows else ():
+                    values = _per_sample(functions[name], tree, rows[part]["data"]).astype(x.dtype)
+                    for weight in rows[part]:
+                        if weight != "data" and (part, weight) != ("train", "pooled"):
+                            sums[f"{part}_{name}_{weight}"] = values @ rows[part][weight]
+                    if part == "train" and objective.pooled_train:
+                        sums[f"train_{name}_pooled"] = values @ rows[part]["pooled"]
+            return sums["train_loss_by_client"], sums
+
+        if not objective.grad_norm:
+            return loss_sum(x)[1]
+        gradient, sums = jax.grad(loss_sum, has_aux=True)(x)
+        return {**sums, "gradient": gradient}
+
+    def block_sums(params: dict[str, Any], models: Array, block: Array) -> dict[str, Array]:
+        """Weighted sums over one block of the training set and one of the test set, of models [k, d]."""
+        sizes = dict(zip(("train", "test"), objective.blocks, strict=True))
+        rows = {part: block_rows(params[part], block, sizes[part]) for part in sizes if part in params}
+        if not objective.one_by_one:
+            return jax.vmap(lambda x: of_one(rows, x))(models)
+        each = [of_one(rows, models[i]) for i in range(models.shape[0])]
+        return jax.tree.map(lambda *parts: jnp.stack(parts), *each)
+
+    return block_sums
+
+
+def _metrics(params: dict[str, Any], models: Array, sums: dict[str, Array]) -> dict[str, Array]:
+    """F's own weights give train_NAME, all test samples alike test_NAME, the mean over clients test_NAME_by_client."""
+    values = {}
+    for name, value in sums.items():
+        if name == "gradient":
+            values["grad_norm"] = jnp.linalg.norm(value, axis=1)
+        elif name.startswith("train_"):
+            values[name.removesuffix("_by_client")] = value
+        else:
+            values[name.removesuffix("_pooled")] = value
+    return values
+
+
+def check_function(what: str, f: PerSample, params: Any, batch: Any, scalar: bool) -> None:
+    """Raise ConfigError when ``f(params, batch)`` fails or does not give [n] (or, ``scalar``, a number)."""
+    n = jax.tree.leaves(batch)[0].shape[0]
+    try:
+        given = jax.eval_shape(f, params, batch)
+    except Exception as error:
+        first = str(error).strip().splitlines()[0] if str(error).strip() else ""
+        raise ConfigError(f"{what}: fails on a batch of {n} samples: {type(error).__name__}: {first}") from error
+    shape, kind = getattr(given, "shape", None), getattr(given, "dtype", None)
+    wanted = f"one number per sample, [{n}]" + (", or their mean" if scalar else "")
+    if shape is None or kind is None:
+        raise ConfigError(f"{what}: gave {type(given).__name__}, must give {wanted}")
+    if shape != (n,) and not (scalar and shape == ()):
+        raise ConfigError(f"{what}: gave shape {shape} for a batch of {n} samples, must give {wanted}")
+    if what == "loss" and not jnp.issubdtype(kind, jnp.floating):
+        raise ConfigError(f"{what}: gave {kind}, must be floating-point numbers")

@@ -1,0 +1,74 @@
+"""Regression: half the squared error of any model's outputs."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, Literal
+
+import jax.numpy as jnp
+
+from fedpbc.core.schema import Context, component
+from fedpbc.core.types import Array, Measure, Problem
+from fedpbc.data.arrays import DataOption
+from fedpbc.errors import ConfigError
+from fedpbc.models import ModelOption
+from fedpbc.models.dense import Logistic
+from fedpbc.models.model import Model
+from fedpbc.problems.loss import dataset, objective_problem
+from fedpbc.problems.objective import PerSample
+
+
+@component
+def regression(
+    context: Context,
+    data: DataOption,
+    *,
+    model: ModelOption = Logistic(),  # noqa: B008
+    grad_norm: bool = False,
+    weights: Literal["uniform", "samples"] = "uniform",
+) -> Problem:
+    """F_i is the mean of 1/2 ||f(x) - y||^2 over client i's samples; features [n, ...], targets [n] or [n, k].
+
+    Measures the loss and the absolute error, summed over the k targets. ``grad_norm``, ``weights``: as in ``loss``.
+    """
+    set_ = dataset(data)
+    if not (isinstance(set_.train, tuple) and len(set_.train) == 2 and set_.train[1].ndim in (1, 2)):
+        raise ConfigError("data: regression needs features [n, ...] and targets [n] or [n, k]")
+    features, targets = set_.train
+    assert isinstance(model, Model)
+    num_outputs = 1 if targets.ndim == 1 else targets.shape[1]
+    params = model.init(context.rng("initial weights"), features.shape[1:], num_outputs)
+    return objective_problem(
+        context,
+        set_,
+        params,
+        _half_square_of(model),
+        {"absolute_error": _absolute_of(model)},
+        {"loss": Measure("loss", scale="log"), "absolute_error": Measure("absolute error")},
+        grad_norm=grad_norm,
+        one_by_one=model.one_by_one,
+        by_samples=weights == "samples",
+    )
+
+
+def _error(model: Model, params: Any, batch: tuple[Array, Array]) -> Array:
+    """f(x) - y, [k, n]."""
+    outputs = model.outputs(params, batch[0])
+    targets = batch[1].astype(outputs.dtype)
+    return outputs - (targets if targets.ndim == 1 else targets.T)
+
+
+@cache
+def _half_square_of(model: Model) -> PerSample:
+    def losses(params: Any, batch: tuple[Array, Array]) -> Array:
+        return 0.5 * jnp.sum(_error(model, params, batch) ** 2, axis=0)
+
+    return losses
+
+
+@cache
+def _absolute_of(model: Model) -> PerSample:
+    def errors(params: Any, batch: tuple[Array, Array]) -> Array:
+        return jnp.sum(jnp.abs(_error(model, params, batch)), axis=0)
+
+    return errors

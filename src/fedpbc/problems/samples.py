@@ -1,0 +1,124 @@
+"""Ragged client data: one flat array of samples, and an offset and a size per client. Never padded per client."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedpbc.core.types import Array
+from fedpbc.errors import ConfigError
+
+
+def aligned_zeros(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """Zeros at an address that is a multiple of 64: JAX then uses the memory as it is, without a copy on the host."""
+    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    buffer = np.zeros(size + 64, np.uint8)
+    start = -buffer.ctypes.data % 64
+    return buffer[start : start + size].view(dtype).reshape(shape)
+
+
+def offsets_of(sizes: np.ndarray) -> np.ndarray:
+    """First row of each client, int32[m]. Raises ConfigError when a client has no sample."""
+    if len(sizes) == 0 or int(sizes.min()) < 1:
+        client = int(np.argmin(sizes)) if len(sizes) else 0
+        raise ConfigError(f"client {client} has no training sample: every client needs at least one")
+    return np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(np.int32)
+
+
+def draw_rows(key: Array, offset: Array, size: Array, batch_size: int) -> Array:
+    """``batch_size`` rows of one client, uniform with replacement: int32[batch_size] into the flat array.
+
+    offset + floor(bits size / 2^32) in integer arithmetic: a float32 could not tell rows above 2^24 apart.
+    """
+    bits = jax.random.bits(key, (batch_size,), jnp.uint32)
+    return offset + multiply_high(bits, size.astype(jnp.uint32)).astype(jnp.int32)
+
+
+def multiply_high(a: Array, b: Array) -> Array:
+    """floor(a b / 2^32) of unsigned 32-bit integers, without 64-bit arithmetic."""
+    a_low, a_high = a & 0xFFFF, a >> 16
+    b_low, b_high = b & 0xFFFF, b >> 16
+    middle = a_high * b_low + ((a_low * b_low) >> 16)
+    carry = (a_low * b_high + (middle & 0xFFFF)) >> 16
+    return a_high * b_high + (middle >> 16) + carry
+
+
+def weights_of(sizes: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """1 / (m n_i) for every sample of client i, [sum n_i]: the uniform mean over clients of sample means."""
+    return np.repeat(1.0 / (len(sizes) * np.maximum(sizes, 1)), sizes).astype(dtype)
+
+
+class Samples(NamedTuple):
+    """Samples of all clients, client after client; rows behind the last one's are filling."""
+
+    data: Any
+    """A pytree of arrays [rows, ...]: what a batch is made of."""
+    sizes: np.ndarray
+    """int[m]: how many rows belong to client i."""
+    owned: bool = True
+    """False: the samples belong to nobody (a common test set), and ``sizes`` is their number alone, [1]."""
+
+    @property
+    def rows(self) -> int:
+        """With the filling."""
+        return int(jax.tree.leaves(self.data)[0].shape[0])
+
+
+def in_order(data: Any, client: np.ndarray | None, num_clients: int, block: int, dtype: Any) -> Samples:
+    """Arrays [n, ...] sorted by client and filled up to whole blocks; floats in the run's precision, integers in 32 bits.
+
+    Raises ConfigError for integers beyond 32 bits.
+    """
+    leaves = jax.tree.leaves(data)
+    n = len(leaves[0])
+    order = slice(None) if client is None else np.argsort(client, kind="stable")
+    sizes = np.array([n]) if client is None else np.bincount(client, minlength=num_clients)
+    rows = -(-max(n, 1) // block) * block
+
+    def stored(array: np.ndarray) -> np.ndarray:
+        target = _stored_type(array, dtype)
+        filled = aligned_zeros((rows, *array.shape[1:]), target)
+        filled[:n] = array[order]
+        return filled
+
+    return Samples(jax.tree.map(stored, data), sizes, client is not None)
+
+
+def _stored_type(array: np.ndarray, dtype: Any) -> np.dtype:
+    if array.dtype.kind == "f":
+        return np.dtype(dtype)
+    if array.dtype.kind in "iu" and array.dtype.itemsize > 2:
+        if array.size and (array.max() > np.iinfo(np.int32).max or array.min() < np.iinfo(np.int32).min):
+            raise ConfigError(f"data: integers up to {array.max()} do not fit in 32 bits; use floats")
+        return np.dtype(np.int32)
+    return array.dtype
+
+
+def block_of(sample: Any) -> int:
+    """How many samples of this shape are evaluated at once: a power of 2 from 64 to 2048."""
+    size = sum(int(np.prod(leaf.shape[1:])) for leaf in jax.tree.leaves(sample))
+    return int(min(2048, max(64, 2 ** int(np.log2(2**19 / max(size, 1))))))
+
+
+def weighted(samples: Samples, dtype: Any) -> dict[str, Any]:
+    """The samples and their weights 1/(m n_i) (by client) and 1/n (pooled); the filling weighs nothing."""
+    rows, total = samples.rows, int(samples.sizes.sum())
+    part = {"data": samples.data, "pooled": np.zeros(rows, dtype)}
+    part["pooled"][:total] = 1.0 / max(total, 1)
+    if samples.owned:
+        part["by_client"] = np.zeros(rows, dtype)
+        part["by_client"][:total] = weights_of(samples.sizes, dtype)
+    return part
+
+
+def block_rows(part: dict[str, Any], block: Array, size: int) -> dict[str, Any]:
+    """The rows of one block; past the end of the set, weights of zero."""
+    num_blocks = part["pooled"].shape[0] // size
+    start = jnp.minimum(block, num_blocks - 1) * size
+    rows = jax.tree.map(lambda a: jax.lax.dynamic_slice_in_dim(a, start, size), part)
+    inside = block < num_blocks
+    weights = {name: jnp.where(inside, value, 0) for name, value in rows.items() if name != "data"}
+    return {"data": rows["data"], **weights}

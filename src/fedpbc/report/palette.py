@@ -1,8 +1,0 @@
-"""Colours that all figures share; imports nothing, so that the audit can use them without JAX."""
-
-from __future__ import annotations
-
-COLORS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#555555", "#000000")
-"""Okabe and Ito's palette: told apart also by colour-blind readers."""
-RESERVED = {"fedavg": COLORS[0], "fedpbc": COLORS[1]}
-"""The two methods that every figure is about look the same in all of them."""

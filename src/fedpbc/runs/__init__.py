@@ -1,0 +1,1 @@
+"""Running an experiment, what it leaves behind, and reading it."""

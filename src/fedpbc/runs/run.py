@@ -1,0 +1,237 @@
+"""A run: its metrics, models and provenance, whether it was just computed or read back. NumPy only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from fedpbc.core.measures import measure_of
+from fedpbc.core.types import Measure
+from fedpbc.io.files import read_arrays
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+    from fedpbc.experiment.grid import CellKey, Experiment
+
+GROUP = ("links", "algorithm", "compute")
+KEYS = (*GROUP, "seed")
+COUNTS = ("round", "num_active", "empty_rounds", "gradient_steps", "bytes_up", "bytes_down")
+"""Integer columns."""
+
+
+class Models(Mapping[str, np.ndarray]):
+    """The models of a cell by name, read from their file when the first is asked for."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._arrays: dict[str, np.ndarray] | None = None
+
+    def _read(self) -> dict[str, np.ndarray]:
+        if self._arrays is None:
+            self._arrays = read_arrays(self.path, "run the experiment anew with another --out")
+        return self._arrays
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        return self._read()[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._read())
+
+    def __len__(self) -> int:
+        return len(self._read())
+
+
+@dataclass
+class CellResult:
+    """What one run of the grid gave."""
+
+    rows: dict[str, np.ndarray]
+    """Column name -> one value per evaluated round; ``round`` is one of them."""
+    models: Mapping[str, np.ndarray]
+    """``server``, ``mean`` and ``server_average``, each [d]."""
+    info: dict[str, Any]
+    """compile_s, run_s, total_s, ms_per_round, num_devices, first_nonfinite_round, stopped_after, cost."""
+
+
+class Group(NamedTuple):
+    """The cells of a grid that differ in their seed alone."""
+
+    links: str
+    algorithm: str
+    compute: str
+
+
+@dataclass
+class Run:
+    """One experiment's results: ``fedpbc.simulate(...)`` computes it, ``fedpbc.read_run(DIR)`` reads it back."""
+
+    table: dict[str, Any]
+    """The experiment with every default, as in experiment.toml."""
+    cells: dict[CellKey, CellResult]
+    """(links, algorithm, compute, seed) -> what that run of the grid gave."""
+    measures: dict[str, Measure]
+    """What each of the problem's metrics is; columns have its name behind ``server_`` or ``mean_``."""
+    manifest: dict[str, Any] = field(default_factory=dict)
+    """What it was made with, and the times of each cell."""
+    path: Path | None = None
+    """Its run directory, if it has one."""
+    experiment: Experiment | None = None
+    """The checked experiment, where the run was computed here."""
+    tree: Callable[[np.ndarray], Any] | None = None
+
+    @property
+    def name(self) -> str:
+        """The experiment's name."""
+        return str(self.table["name"])
+
+    @property
+    def groups(self) -> list[Group]:
+        """Links, algorithm and who computes, in the order of the experiment."""
+        return list(dict.fromkeys(Group(*key[:3]) for key in self.cells))
+
+    @property
+    def columns(self) -> list[str]:
+        """Names of the metric columns, server and mean of a metric side by side, then the rest."""
+        return metric_names(next(iter(self.cells.values())).rows)
+
+    @property
+    def metrics(self) -> dict[str, np.ndarray]:
+        """All rows as columns: links, algorithm, compute, seed, round and the metrics, as in metrics.csv."""
+        lengths = [len(cell.rows["round"]) for cell in self.cells.values()]
+        keys = {name: np.repeat([key[i] for key in self.cells], lengths) for i, name in enumerate(KEYS)}
+        names = ("round", *self.columns)
+        return keys | {n: np.concatenate([cell.rows[n] for cell in self.cells.values()]) for n in names}
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """As summary.json: final values per cell, mean and sd over seeds per group."""
+        finals = [final_values(key, result) for key, result in self.cells.items()]
+        return summarise(self.name, finals, self.measures)
+
+    @property
+    def diverged(self) -> dict[CellKey, int]:
+        """Cells with a model that is not finite -> the first such round."""
+        first = {key: result.info.get("first_nonfinite_round") for key, result in self.cells.items()}
+        return {key: value for key, value in first.items() if value is not None}
+
+    def measure(self, column: str) -> Measure:
+        """What a column is, whichever model it is about."""
+        return measure_of(column, self.measures)
+
+    def select(self, **where: Any) -> list[CellKey]:
+        """The cells that fit: ``select(algorithm="fedpbc", seed=0)``. ``where``: links, algorithm, compute, seed.
+
+        Raises KeyError for other names.
+        """
+        unknown = set(where) - set(KEYS)
+        if unknown:
+            raise KeyError(f"{', '.join(sorted(unknown))}: choose by {', '.join(KEYS)}")
+        return [key for key in self.cells if all(getattr(key, name) == value for name, value in where.items())]
+
+    def final(self, metric: str, **where: Any) -> float:
+        """Mean over seeds of a metric's last value in one group: ``final("server_train_loss", algorithm="fedpbc")``.
+
+        ``where``: links, algorithm, compute, seed. Raises KeyError when no group or more than one fits.
+        """
+        cells = self.select(**where)
+        groups = {key[:3] for key in cells}
+        if len(groups) != 1:
+            names = [group._asdict() for group in self.groups]
+            raise KeyError(f"{where} fits {len(groups)} groups of {names}")
+        if metric not in self.columns:
+            raise KeyError(f"no metric {metric}; there are {', '.join(self.columns)}")
+        return float(np.mean([self.cells[key].rows[metric][-1] for key in cells], dtype=np.float64))
+
+    def curves(self, links: str, algorithm: str, compute: str, metric: str) -> tuple[np.ndarray, np.ndarray]:
+        """(rounds [n], values [seeds, n]) of one metric; NaN after the last round of a cell that was stopped early."""
+        cells = [self.cells[key] for key in self.select(links=links, algorithm=algorithm, compute=compute)]
+        rounds = np.unique(np.concatenate([cell.rows["round"] for cell in cells]))
+        values = np.full((len(cells), len(rounds)), np.nan)
+        for row, cell in zip(values, cells, strict=True):
+            row[np.searchsorted(rounds, cell.rows["round"])] = cell.rows[metric]
+        return rounds, values
+
+    def model(self, name: str = "server", **where: Any) -> Any:
+        """A model after the last round, [d], or as the pytree its problem was given where that is known.
+
+        ``name``: server, mean or server_average; ``where`` must fit one cell: links, algorithm, compute, seed. Raises
+        KeyError.
+        """
+        cells = self.select(**where)
+        if len(cells) != 1:
+            raise KeyError(f"{where} fits {len(cells)} of {len(self.cells)} cells; choose by {', '.join(KEYS)}")
+        flat = self.cells[cells[0]].models[name]
+        return flat if self.tree is None else self.tree(flat)
+
+    def to_pandas(self) -> pd.DataFrame:
+        """All rows as a DataFrame: the columns of metrics.csv. Needs pandas."""
+        import pandas as pd
+
+        return pd.DataFrame(self.metrics)
+
+    def to_markdown(self, metrics: Sequence[str] | None = None) -> str:
+        """The final values as a Markdown table: mean and spread over the seeds."""
+        from fedpbc.plots.tables import markdown
+
+        return markdown([self], metrics)
+
+    def to_latex(self, metrics: Sequence[str] | None = None) -> str:
+        """The final values as a LaTeX table (booktabs)."""
+        from fedpbc.plots.tables import latex
+
+        return latex([self], metrics)
+
+    def plot(self, metrics: Sequence[str] | None = None) -> Figure:
+        """The figure of the run, or of other ``metrics`` (names without their model), for a notebook or to save."""
+        from fedpbc.plots.runs import draw
+
+        return draw([self], metrics)
+
+    def save(self, out: str | Path) -> Path:
+        """Write a run directory, as ``simulate(..., out=)`` does; ``fedpbc.read_run`` reads it. Raises ConfigError."""
+        from fedpbc.runs.directory import write_run
+
+        return write_run(self, Path(out))
+
+
+def metric_names(rows: Mapping[str, np.ndarray]) -> list[str]:
+    """Metric columns in reading order: server and mean of a metric side by side, then the rest."""
+    models = [name for name in rows if name.startswith(("server_", "mean_"))]
+    pairs = sorted(models, key=lambda name: (name.partition("_")[2], name.startswith("mean_")))
+    return pairs + sorted(name for name in rows if name not in models and name != "round")
+
+
+def final_values(key: CellKey, result: CellResult) -> dict[str, Any]:
+    """The last row of a cell."""
+    final = {name: result.rows[name][-1].item() for name in metric_names(result.rows)}
+    return {**key._asdict(), "round": int(result.rows["round"][-1]), "final": final}
+
+
+def summarise(name: str, finals: list[dict[str, Any]], measures: Mapping[str, Measure]) -> dict[str, Any]:
+    """Final values per cell, and their mean and standard deviation (ddof 1) over the seeds of a group."""
+    groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+    for cell in finals:
+        groups.setdefault((cell["links"], cell["algorithm"], cell["compute"]), []).append(cell)
+    summary = []
+    for (links, algorithm, compute), members in groups.items():
+        statistics = {}
+        for metric in members[0]["final"]:
+            values = np.array([member["final"][metric] for member in members], np.float64)
+            sd = values.std(ddof=1) if len(values) > 1 else np.nan
+            statistics[metric] = {"mean": _json(values.mean()), "sd": _json(sd)}
+        keys = {"links": links, "algorithm": algorithm, "compute": compute}
+        summary.append({**keys, "seeds": [member["seed"] for member in members], "final": statistics})
+    cells = [{**cell, "final": {k: _json(v) for k, v in cell["final"].items()}} for cell in finals]
+    described = {metric: vars(measure) for metric, measure in measures.items()}
+    return {"experiment": name, "measures": described, "groups": summary, "cells": cells}
+
+
+def _json(value: float) -> float | int | None:
+    """JSON has no NaN: null."""
+    return (value if isinstance(value, int) else float(value)) if np.isfinite(value) else None

@@ -1,0 +1,1 @@
+"""The conformance kit: what every component of ours is tested with, for yours."""
