@@ -19,9 +19,10 @@ from comparison import SETTINGS, markdown
 
 import fedpbc
 from fedpbc.core.engine import Programs
-from fedpbc.experiment.grid import Experiment, load_experiment
+from fedpbc.experiment.grid import Experiment
+from fedpbc.experiment.load import load_experiment
 from fedpbc.runs.draws import write_links
-from fedpbc.runs.runner import RunResult
+from fedpbc.runs.run import Run
 
 DOCS = Path(__file__).resolve().parent
 LIMITS = (1, 2, 5, 10, 0)
@@ -50,7 +51,7 @@ def problems() -> dict[str, dict[str, Any]]:
     return {"counterexample": paper, "curved": curved, "synthetic": synthetic}
 
 
-def late_mean(result: RunResult, metric: str, link: str, method: str) -> np.ndarray:
+def late_mean(result: Run, metric: str, link: str, method: str) -> np.ndarray:
     """The mean of a metric over the second half of the rounds, a value per seed."""
     means = []
     for seed in result.experiment.seeds:
@@ -75,7 +76,7 @@ def predicted(experiment: Experiment, seed: int, share: np.ndarray) -> float:
     return float(np.linalg.norm(share @ centers / share.sum() - centers.mean(axis=0)))
 
 
-def table(result: RunResult, runs: Path, metric: str, digits: str) -> str:
+def table(result: Run, runs: Path, metric: str, digits: str) -> str:
     """A row per limit: mean and standard deviation over the seeds, what is computed, what the shares predict."""
     experiment = result.experiment
     header, lines = [""], [[method["label"]] for method in [*METHODS, FEDAVG]]

@@ -11,8 +11,9 @@ from matplotlib.figure import Figure
 from scipy.optimize import minimize
 
 from fedpbc.core.local import sum_blocks
-from fedpbc.experiment.grid import Experiment, load_experiment
-from fedpbc.runs.runner import RunResult
+from fedpbc.experiment.grid import Experiment
+from fedpbc.experiment.load import load_experiment
+from fedpbc.runs.run import Run
 
 METHODS: list[dict[str, Any]] = load_experiment("rivals").table()["algorithms"]
 """Those of the shipped experiment ``rivals``."""
@@ -98,7 +99,7 @@ def experiments() -> dict[str, Experiment]:
     return found
 
 
-Results = dict[str, RunResult]
+Results = dict[str, Run]
 
 
 def tables(results: Results) -> dict[str, str]:

@@ -19,8 +19,9 @@ import numpy as np
 from comparison import markdown
 
 import fedpbc
-from fedpbc.experiment.grid import Experiment, load_experiment
-from fedpbc.runs.runner import RunResult
+from fedpbc.experiment.grid import Experiment
+from fedpbc.experiment.load import load_experiment
+from fedpbc.runs.run import Run
 from fedpbc.theory import fedavg_weights
 
 DOCS = Path(__file__).resolve().parent
@@ -65,7 +66,7 @@ def experiments(runs: Path) -> dict[str, Experiment]:
     }
 
 
-def run_all(runs: Path) -> dict[str, RunResult]:
+def run_all(runs: Path) -> dict[str, Run]:
     """Run or go on with every experiment."""
     results = {}
     for name, experiment in experiments(runs).items():
@@ -75,7 +76,7 @@ def run_all(runs: Path) -> dict[str, RunResult]:
     return results
 
 
-def values(result: RunResult, metric: str, row: int = -1, **where: Any) -> np.ndarray:
+def values(result: Run, metric: str, row: int = -1, **where: Any) -> np.ndarray:
     """A metric of one group, one value per seed."""
     chosen = [
         cell.rows[metric][row]
@@ -107,7 +108,7 @@ def predicted_bias(experiment: Experiment, pair: tuple[float, float], seed: int)
     return float(np.linalg.norm(weights @ params["centers"] - params["mean"]))
 
 
-def server_bias(result: RunResult, links: str, algorithm: str, compute: str) -> np.ndarray:
+def server_bias(result: Run, links: str, algorithm: str, compute: str) -> np.ndarray:
     """||mean of the server model over the last 1000 rounds - ubar||, one value per seed."""
     biases = []
     for key, cell in result.cells.items():
@@ -117,7 +118,7 @@ def server_bias(result: RunResult, links: str, algorithm: str, compute: str) -> 
     return np.array(biases)
 
 
-def counterexample_table(result: RunResult) -> str:
+def counterexample_table(result: Run) -> str:
     """The bias of the server models, and the mean models, at the five pairs."""
     rows = []
     for pair in PAIRS:
@@ -133,7 +134,7 @@ def counterexample_table(result: RunResult) -> str:
     return markdown([*header, "FedPBC, mean model", "FedAvg, mean model"], rows)
 
 
-def identity_table(results: dict[str, RunResult]) -> str:
+def identity_table(results: dict[str, Run]) -> str:
     """max over t of | ||grad F(xbar^t)|| - ||ubar|| (1-eta)^(s t) | / ||ubar||, per link process."""
     worst: dict[str, float] = {}
     for name in ("counterexample", "identity"):
@@ -148,7 +149,7 @@ def identity_table(results: dict[str, RunResult]) -> str:
     return markdown(["links", "largest relative error over 2001 rows"], [[k, f"{v:.1e}"] for k, v in worst.items()])
 
 
-def cooldown_table(result: RunResult) -> str:
+def cooldown_table(result: Run) -> str:
     """The server's error in the course of 200 rounds without local steps."""
     rows = []
     for link in result.experiment.links:
@@ -161,7 +162,7 @@ def cooldown_table(result: RunResult) -> str:
 METRICS = ("train_loss", "test_accuracy", "test_accuracy_by_client")
 
 
-def synthetic_table(settings: list[tuple[str, RunResult]], metrics: tuple[str, ...] = METRICS) -> str:
+def synthetic_table(settings: list[tuple[str, Run]], metrics: tuple[str, ...] = METRICS) -> str:
     """Server models after the last round, mean and sd over the seeds."""
     rows = []
     for title, result in settings:
@@ -180,7 +181,7 @@ def synthetic_table(settings: list[tuple[str, RunResult]], metrics: tuple[str, .
     return markdown(header, rows)
 
 
-def paired_table(settings: list[tuple[str, RunResult]]) -> str:
+def paired_table(settings: list[tuple[str, Run]]) -> str:
     """FedPBC minus its rival on the same seed; and on how many seeds FedPBC is better."""
     rows = []
     for title, result in settings:
@@ -194,7 +195,7 @@ def paired_table(settings: list[tuple[str, RunResult]]) -> str:
     return markdown([*header, "train loss, to FedAvg all", "accuracy, to FedAvg all"], rows)
 
 
-def when_table(result: RunResult) -> str:
+def when_table(result: Run) -> str:
     """Train loss and pooled accuracy on the way: the order at each T."""
     rows = []
     rounds = next(iter(result.cells.values())).rows["round"]

@@ -19,7 +19,7 @@ SIGMAS = 4.5
 
 def context(num_clients: int, rounds: int = 100, seed: int = 0, dtype: Any = np.float32) -> Context:
     plain = Context(seed, np.dtype(dtype), rounds, (seed,))
-    return dataclasses.replace(plain, problem=quadratic(plain, num_clients=num_clients, dim=1))
+    return dataclasses.replace(plain, problem=quadratic.function(plain, num_clients=num_clients, dim=1))
 
 
 def run_links(process: Any, rounds: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

@@ -10,7 +10,7 @@ import numpy as np
 
 import fedpbc
 from fedpbc.core.engine import Programs
-from fedpbc.runs.runner import _Grid
+from fedpbc.runs.runner import Grid
 
 PROGRAMS = Programs(jax.devices()[:1])
 """Shared by all tests of a process, so that every program is compiled once."""
@@ -30,7 +30,7 @@ class Simulated:
 def simulate(experiment: fedpbc.Experiment, cell: Any) -> Simulated:
     """One cell of an experiment, stopped after every round to copy all models."""
     with jax.enable_x64(experiment.precision == "float64"):
-        simulation = _Grid(experiment, devices=1, programs=PROGRAMS).simulation(cell)
+        simulation = Grid(experiment, devices=1, programs=PROGRAMS).simulation(cell)
         parts, states, models = [simulation.first_rows], [], []
         while True:
             states.append(jax.tree.map(np.array, simulation.carry.algorithm))

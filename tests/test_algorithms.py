@@ -34,7 +34,7 @@ def test_every_method_names_its_source(name):
 @pytest.mark.parametrize("name", ALGORITHMS.registry)
 def test_a_round_runs_on_numpy_arrays(name):
     """What a server on real machines would call."""
-    algorithm = ALGORITHMS.registry[name](CONTEXT)
+    algorithm = ALGORITHMS.registry[name].function(CONTEXT)
     m, d = 4, 3
     state = algorithm.init(algorithm.params, np.zeros(d), m)
     link = Link(np.array([True, False, True, True]), np.full(m, 0.5))
@@ -54,7 +54,7 @@ def test_a_round_runs_on_numpy_arrays(name):
 
 @pytest.mark.parametrize("name", SERVERS.registry)
 def test_a_server_optimiser_rests_when_nothing_arrives(name):
-    algorithm = weighted(WEIGHTING, SERVERS.registry[name](CONTEXT))
+    algorithm = weighted(WEIGHTING, SERVERS.registry[name].function(CONTEXT))
     state = algorithm.init(algorithm.params, np.zeros(2), 3)
 
     def after(state, active, steps):

@@ -12,7 +12,9 @@ import pytest
 import tomli_w
 
 from fedpbc.errors import ConfigError
-from fedpbc.experiment.grid import Experiment, load_experiment, parse_override, set_key
+from fedpbc.experiment.grid import Experiment
+from fedpbc.experiment.load import load_experiment
+from fedpbc.experiment.overrides import parse_override, set_key
 from fedpbc.runs.runner import run
 
 HUGE = 10**12

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from fedpbc.algorithms import ALGORITHMS
-from fedpbc.experiment.grid import load_experiment, shipped_experiments
+from fedpbc.experiment.load import load_experiment, shipped_experiments
 from fedpbc.links import LINKS
 from fedpbc.problems import PROBLEMS
 

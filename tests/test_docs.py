@@ -13,7 +13,10 @@ import pytest
 
 from fedpbc.algorithms import ALGORITHMS
 from fedpbc.core.schema import options_of
-from fedpbc.experiment.grid import Experiment, load_experiment, parse_override, settings, shipped_experiments
+from fedpbc.experiment.grid import Experiment
+from fedpbc.experiment.keys import settings
+from fedpbc.experiment.load import load_experiment, shipped_experiments
+from fedpbc.experiment.overrides import parse_override
 from fedpbc.links import LINKS
 from fedpbc.links.common.probability import PROBABILITIES
 from fedpbc.links.common.variation import VARIATIONS

@@ -10,7 +10,7 @@ import pytest
 
 from fedpbc.core.engine import CAPACITY, Programs
 from fedpbc.experiment.grid import Experiment
-from fedpbc.runs.runner import _Grid, run
+from fedpbc.runs.runner import Grid, run
 
 
 def synthetic_table(**changes: Any) -> dict[str, Any]:
@@ -86,7 +86,7 @@ def test_chunk_sizes_share_samples_and_links_and_differ_by_rounding_only():
 
 def test_a_run_does_not_depend_on_how_it_is_cut_into_blocks(table):
     experiment = Experiment.from_table(table | {"eval_every": 5})
-    grid = _Grid(experiment)
+    grid = Grid(experiment)
     with jax.enable_x64(True):
         whole, pieces = grid.simulation(experiment.cells()[0]), grid.simulation(experiment.cells()[0])
         rows = [whole.first_rows, whole.advance(100)]
@@ -156,7 +156,7 @@ def test_learning_rate_rounds_and_eval_every_are_arguments_of_the_program(table)
     programs = Programs(jax.devices())
     for changes in ({}, {"learning_rate": 0.01}, {"rounds": 7}, {"eval_every": 3}, {"cooldown_rounds": 2}):
         experiment = Experiment.from_table(table | changes)
-        grid = _Grid(experiment, programs=programs)
+        grid = Grid(experiment, programs=programs)
         with jax.enable_x64(True):
             grid.simulation(experiment.cells()[0])
     assert len(programs.compiled) == 1

@@ -27,7 +27,7 @@ MODELS = [
 
 @pytest.mark.parametrize("options", MODELS, ids=str)
 def test_fading_has_its_closed_form_marginals_and_no_memory_by_default(options):
-    active, prob = run_links(fading(context(12), **options), ROUNDS)
+    active, prob = run_links(fading.function(context(12), **options), ROUNDS)
     p = prob[0].astype(float)
     assert p.min() < 0.5 < p.max()
     slack = SIGMAS * np.maximum(standard_error(p, ROUNDS), 1 / ROUNDS)
@@ -39,7 +39,7 @@ def test_fading_has_its_closed_form_marginals_and_no_memory_by_default(options):
 def at_500_metres(**options):
     """A client whose needed SNR is x times its mean SNR, from the link budget in decibels."""
     budget = {"rate": 2e6, "bandwidth": 1e6, "power": 0.2, "gain": 1e-4, "exponent": 3.0, "noise": 4e-20}
-    process = fading(context(1), **budget, radius=500.0, minimum_distance=500.0, **options)
+    process = fading.function(context(1), **budget, radius=500.0, minimum_distance=500.0, **options)
     mean = 0.2 * 1e-4 * 500**-3 / (4e-20 * 1e6)
     return float(process.params.prob[0]), 3 / mean
 
@@ -62,7 +62,7 @@ def test_the_probabilities_are_those_of_the_link_budget():
 
 def test_distances_are_uniform_in_the_disk():
     m = 4000
-    prob = fading(context(m), exponent=2.0, minimum_distance=100.0).params.prob.astype(float)
+    prob = fading.function(context(m), exponent=2.0, minimum_distance=100.0).params.prob.astype(float)
     squared = -np.log(prob)
     squared /= squared.max()
     assert squared.min() == pytest.approx(0.04, abs=2e-3)
@@ -71,7 +71,7 @@ def test_distances_are_uniform_in_the_disk():
 
 
 def test_the_defaults_give_a_useful_spread_of_probabilities():
-    for process in (fading(context(1000)), deadline(context(1000))):
+    for process in (fading.function(context(1000)), deadline.function(context(1000))):
         prob = probabilities(process)
         low, high = np.quantile(prob, [0.1, 0.9])
         assert 0.1 < low < 0.45
@@ -85,7 +85,7 @@ def probabilities(process):
 def test_the_gaussians_of_correlated_fading_have_the_bessel_autocorrelation():
     doppler, seconds = 0.05, 2.0
     r = j0(2 * np.pi * doppler * seconds)
-    process = fading(context(400), model="shadowing", doppler=doppler, round_seconds=seconds, exponent=0.0,
+    process = fading.function(context(400), model="shadowing", doppler=doppler, round_seconds=seconds, exponent=0.0,
                      gain=1e-13 * 1.378 / 3.44)  # fmt: skip
     active, prob = run_links(process, 2000)
     p = prob[0].astype(float)
@@ -105,14 +105,14 @@ def test_the_gaussians_of_correlated_fading_have_the_bessel_autocorrelation():
 def test_correlated_fading_keeps_its_marginals_and_remembers(model):
     doppler = 0.05
     r = j0(2 * np.pi * doppler)
-    active, prob = run_links(fading(context(8), model=model, doppler=doppler), ROUNDS)
+    active, prob = run_links(fading.function(context(8), model=model, doppler=doppler), ROUNDS)
     p = prob[0].astype(float)
     slack = SIGMAS * np.maximum(standard_error(p, ROUNDS, r), 10 / ROUNDS)
     assert np.all(np.abs(active.mean(axis=0) - p) < slack)
     some = (p > 0.1) & (p < 0.9)
     assert some.any()
     assert np.all(autocorrelation(active, p)[some] > 0.5)
-    still, _ = run_links(fading(context(8), model=model, doppler=0.0), 20)
+    still, _ = run_links(fading.function(context(8), model=model, doppler=0.0), 20)
     assert np.all(still == still[0])
 
 
@@ -126,25 +126,25 @@ def test_correlated_fading_keeps_its_marginals_and_remembers(model):
 )
 def test_impossible_radios_are_refused(options, message):
     with pytest.raises(BadOption, match=message):
-        fading(context(3), **options)
+        fading.function(context(3), **options)
 
 
 @pytest.mark.parametrize("model", ["rayleigh", "rician", "nakagami", "shadowing"])
 @pytest.mark.parametrize(("power", "p"), [(1e-300, 0), (1e300, 1)])
 def test_hopeless_and_perfect_radios_are_0_and_1(model, power, p):
-    active, prob = run_links(fading(context(3), model=model, power=power), 50)
+    active, prob = run_links(fading.function(context(3), model=model, power=power), 50)
     np.testing.assert_allclose(prob, p, atol=1e-12)
     assert np.all(active == bool(p))
 
 
 def test_the_deadline_cuts_a_lognormal_time():
     options = {"deadline": 12.0, "compute": 4.0, "payload": 6e6, "rate": 1e6, "spread": 0.7}
-    active, prob = run_links(deadline(context(3), client_spread=0.0, **options), ROUNDS)
+    active, prob = run_links(deadline.function(context(3), client_spread=0.0, **options), ROUNDS)
     p = np.full(3, norm.cdf(np.log(12 / 10) / 0.7))
     np.testing.assert_allclose(prob[0], p, rtol=1e-6)
     assert np.all(np.abs(active.mean(axis=0) - p) < SIGMAS * standard_error(p, ROUNDS))
     m = 4000
-    prob = probabilities(deadline(context(m), client_spread=0.3, **options)).astype(float)
+    prob = probabilities(deadline.function(context(m), client_spread=0.3, **options)).astype(float)
     log_median = np.log(12) - 0.7 * norm.ppf(prob)
     assert log_median.mean() == pytest.approx(np.log(10), abs=SIGMAS * 0.3 / np.sqrt(m))
     assert log_median.std() == pytest.approx(0.3, abs=SIGMAS * 0.3 / np.sqrt(2 * m))
@@ -160,7 +160,7 @@ def test_the_orbit_at_500_km_is_the_textbook_one():
 def test_satellites_pass_for_their_time_once_an_orbit():
     m, rounds = 40, 30_000
     period, longest = orbit(500, 10)
-    active, prob = run_links(leo(context(m), round_seconds=10.0), rounds)
+    active, prob = run_links(leo.function(context(m), round_seconds=10.0), rounds)
     np.testing.assert_allclose(prob, longest / period, rtol=1e-6)
     rises = np.diff(active.astype(int), axis=0) == 1
     falls = np.diff(active.astype(int), axis=0) == -1
@@ -176,14 +176,17 @@ def test_satellites_pass_for_their_time_once_an_orbit():
 
 def test_phases_of_orbits_are_uniform_over_clients():
     m = 10_000
-    active, prob = run_links(leo(context(m)), 5)
+    active, prob = run_links(leo.function(context(m)), 5)
     p = prob[0, 0]
     assert np.all(np.abs(active.mean(axis=1) - p) < SIGMAS * np.sqrt(p * (1 - p) / m))
 
 
 def test_satellites_share_an_orbit_until_one_is_always_there():
-    one, prob = (x[0, 0] for x in (run_links(leo(context(1)), 1)[1], run_links(leo(context(1), satellites=5), 1)[1]))
+    one, prob = (
+        x[0, 0]
+        for x in (run_links(leo.function(context(1)), 1)[1], run_links(leo.function(context(1), satellites=5), 1)[1])
+    )
     assert prob == pytest.approx(5 * one, rel=1e-6)
-    active, prob = run_links(leo(context(9), satellites=13), 2000)
+    active, prob = run_links(leo.function(context(9), satellites=13), 2000)
     assert np.all(prob == 1)
     assert active.all()

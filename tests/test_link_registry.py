@@ -10,12 +10,12 @@ import pytest
 from link_helpers import SIGMAS, context, run_links
 from test_conformance import CLIENTS, LINK_SETTINGS, PHONES, TRACE
 
-from fedpbc import draws
 from fedpbc.core.engine import draw_links, has_downlink
 from fedpbc.core.schema import bind_component
 from fedpbc.errors import ConfigError
 from fedpbc.experiment.grid import Experiment
 from fedpbc.links import LINKS
+from fedpbc.runs import draws
 from fedpbc.runs.runner import run
 
 SEEDS = 500

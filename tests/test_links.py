@@ -20,7 +20,7 @@ from fedpbc.problems.synthetic import synthetic
 
 def test_bernoulli_has_its_marginals_and_no_memory_and_no_correlation():
     p, rounds = np.array([0.02, 0.3, 0.5, 0.9]), 20_000
-    active, prob = run_links(bernoulli(context(4), prob=vector(context(4), values=p)), rounds)
+    active, prob = run_links(bernoulli.function(context(4), prob=vector(context(4), values=p)), rounds)
     np.testing.assert_allclose(prob, np.tile(p, (rounds, 1)), rtol=1e-6)
     error = np.sqrt(p * (1 - p) / rounds)
     assert np.all(np.abs(active.mean(axis=0) - p) < 4.5 * error)
@@ -32,7 +32,7 @@ def test_bernoulli_has_its_marginals_and_no_memory_and_no_correlation():
 
 
 def test_probability_zero_is_never_and_one_always():
-    active, _ = run_links(bernoulli(context(2), prob=np.array([0.0, 1.0])), 5000)
+    active, _ = run_links(bernoulli.function(context(2), prob=np.array([0.0, 1.0])), 5000)
     assert not active[:, 0].any()
     assert active[:, 1].all()
 
@@ -53,11 +53,11 @@ def test_links_are_the_same_in_both_precisions():
 
 
 def test_two_groups_splits_in_half():
-    np.testing.assert_array_equal(two_groups(context(5), p0=0.1, p1=0.9), [0.1, 0.1, 0.9, 0.9, 0.9])
+    np.testing.assert_array_equal(two_groups.function(context(5), p0=0.1, p1=0.9), [0.1, 0.1, 0.9, 0.9, 0.9])
 
 
 def test_zipf_follows_the_paper():
-    prob = zipf(context(150, rounds=400))
+    prob = zipf.function(context(150, rounds=400))
     assert prob.shape == (400, 150)
     weights = np.arange(1, 151) ** -3.0
     expected = weights / weights.sum()
@@ -69,13 +69,13 @@ def test_zipf_follows_the_paper():
 
 
 def test_zipf_of_a_longer_run_starts_the_same():
-    short, long = zipf(context(10, rounds=5)), zipf(context(10, rounds=9))
+    short, long = zipf.function(context(10, rounds=5)), zipf.function(context(10, rounds=9))
     np.testing.assert_array_equal(short, long[:5])
-    assert not np.array_equal(short, zipf(context(10, rounds=5, seed=1)))
+    assert not np.array_equal(short, zipf.function(context(10, rounds=5, seed=1)))
 
 
 def test_zipf_without_clipping_sums_to_one():
-    prob = zipf(context(20, rounds=3), minimum=0.0, exponent=1.5)
+    prob = zipf.function(context(20, rounds=3), minimum=0.0, exponent=1.5)
     np.testing.assert_allclose(prob.sum(axis=1), 1)
 
 
@@ -83,19 +83,19 @@ def test_by_trait_gives_the_lower_half_the_low_probability():
     ctx = context(6)
     traits = np.array([5.0, 1, 3, 2, 9, 0])
     ctx = dataclasses.replace(ctx, problem=dataclasses.replace(ctx.problem, client_traits={"mean_label": traits}))
-    np.testing.assert_array_equal(by_trait(ctx, low=0.1, high=0.9), [0.9, 0.1, 0.9, 0.1, 0.9, 0.1])
+    np.testing.assert_array_equal(by_trait.function(ctx, low=0.1, high=0.9), [0.9, 0.1, 0.9, 0.1, 0.9, 0.1])
     with pytest.raises(BadOption, match="unknown trait; allowed: mean_label"):
-        by_trait(ctx, trait="height")
+        by_trait.function(ctx, trait="height")
 
 
 def test_by_trait_takes_only_traits_with_one_number_per_client():
     ctx = labelled(context(5))
     with pytest.raises(BadOption, match=r"label_distribution.*: is no number per client; allowed: mean_label, num_sam"):
-        by_trait(ctx, trait="label_distribution")
+        by_trait.function(ctx, trait="label_distribution")
 
 
 def labelled(ctx):
-    return dataclasses.replace(ctx, problem=synthetic(ctx, num_clients=ctx.problem.num_clients))
+    return dataclasses.replace(ctx, problem=synthetic.function(ctx, num_clients=ctx.problem.num_clients))
 
 
 def test_the_label_distribution_is_counted_from_the_training_samples():
@@ -111,7 +111,7 @@ def test_by_label_is_the_label_distribution_times_class_weights():
     ctx = labelled(context(40))
     labels = ctx.problem.client_traits["label_distribution"]
     for options in ({}, {"weights": "uniform"}, {"weights": "dirichlet"}):
-        prob = by_label(ctx, minimum=0.0, **options)
+        prob = by_label.function(ctx, minimum=0.0, **options)
         weights, residual = np.linalg.lstsq(labels, prob)[:2]
         assert residual < 1e-20
         assert np.all((weights > 0) & (weights < 1))
@@ -120,16 +120,16 @@ def test_by_label_is_the_label_distribution_times_class_weights():
             assert weights[:5].max() > 0.5
         else:
             assert weights.sum() == pytest.approx(1)
-        np.testing.assert_array_equal(by_label(ctx, minimum=0.3, **options), np.maximum(prob, 0.3))
+        np.testing.assert_array_equal(by_label.function(ctx, minimum=0.3, **options), np.maximum(prob, 0.3))
         assert not np.array_equal(prob, by_label(dataclasses.replace(ctx, seed=1), minimum=0.0, **options))
-    assert by_label(ctx).max() > 0.5
-    assert by_label(ctx).min() == 0.02
-    assert np.ptp(by_label(ctx, sigma=0.0)) < 1e-12
+    assert by_label.function(ctx).max() > 0.5
+    assert by_label.function(ctx).min() == 0.02
+    assert np.ptp(by_label.function(ctx, sigma=0.0)) < 1e-12
 
 
 def test_by_label_needs_labels():
     with pytest.raises(BadOption, match='name = "by_label": needs samples with labels'):
-        by_label(context(3))
+        by_label.function(context(3))
 
 
 @pytest.fixture
@@ -139,7 +139,7 @@ def recorded() -> np.ndarray:
 
 def test_trace_npy_is_replayed_exactly_and_cut_to_the_run(tmp_path, recorded):
     np.save(tmp_path / "trace.npy", recorded)
-    process = trace(context(3, rounds=5), path=tmp_path / "trace.npy")
+    process = trace.function(context(3, rounds=5), path=tmp_path / "trace.npy")
     active, prob = run_links(process, 5)
     np.testing.assert_array_equal(active, recorded[:5])
     np.testing.assert_allclose(prob, np.tile(recorded[:5].mean(axis=0), (5, 1)), rtol=1e-6)
@@ -186,9 +186,9 @@ def test_bad_traces_are_refused_with_their_place(tmp_path, text, message):
 def test_a_trace_must_fit_the_run(tmp_path, recorded):
     np.save(tmp_path / "trace.npy", recorded)
     with pytest.raises(BadOption, match="has 7 rounds, the run needs 8"):
-        trace(context(3, rounds=8), path=tmp_path / "trace.npy")
+        trace.function(context(3, rounds=8), path=tmp_path / "trace.npy")
     with pytest.raises(BadOption, match="has 3 clients, the problem has 4"):
-        trace(context(4, rounds=5), path=tmp_path / "trace.npy")
+        trace.function(context(4, rounds=5), path=tmp_path / "trace.npy")
     np.save(tmp_path / "bad.npy", recorded + 1.0)
     with pytest.raises(BadOption, match="only 0 and 1"):
         read_trace("path", tmp_path / "bad.npy")

@@ -17,7 +17,7 @@ from stepwise import PROGRAMS, Simulated, close, deviation, random_trace, simula
 
 import fedpbc
 from fedpbc.core.engine import _keys
-from fedpbc.problems.partition import draw_rows, multiply_high
+from fedpbc.problems.samples import draw_rows, multiply_high
 
 ALGORITHMS = {"fedavg": oracle.FedAvg(), "fedavg_all": oracle.FedAvgAll(), "fedpbc": oracle.FedPBC()}
 COMPUTE = ("all", "active")

@@ -14,15 +14,15 @@ from hypothesis import strategies as st
 from fedpbc.core.local import sum_blocks
 from fedpbc.core.schema import Context
 from fedpbc.errors import BadOption, ConfigError
-from fedpbc.problems.partition import draw_rows, multiply_high, offsets_of, weights_of
 from fedpbc.problems.quadratic import quadratic
+from fedpbc.problems.samples import draw_rows, multiply_high, offsets_of, weights_of
 from fedpbc.problems.synthetic import synthetic
 
 CONTEXT = Context(0, np.dtype(np.float64), 10, (0,))
 
 
 def test_quadratic_centres_are_the_papers():
-    problem = quadratic(CONTEXT, num_clients=100, dim=2000)
+    problem = quadratic.function(CONTEXT, num_clients=100, dim=2000)
     u = problem.params["centers"]
     np.testing.assert_allclose(u.mean(axis=1), np.arange(1, 101), atol=4.5 * 0.1 / np.sqrt(2000))
     assert (u - np.arange(1, 101)[:, None]).std() == pytest.approx(0.1, rel=0.01)
@@ -34,7 +34,7 @@ def test_quadratic_reads_centres_and_takes_its_shape_from_them(tmp_path, suffix)
     u = np.random.default_rng(0).standard_normal((3, 5))
     path = tmp_path / f"centers.{suffix}"
     np.save(path, u) if suffix == "npy" else np.savetxt(path, u, delimiter=",", fmt="%.17g")
-    problem = quadratic(CONTEXT, num_clients=100, dim=100, centers=path)
+    problem = quadratic.function(CONTEXT, num_clients=100, dim=100, centers=path)
     assert problem.num_clients == 3
     assert problem.init.shape == (5,)
     np.testing.assert_array_equal(problem.params["centers"], u)
@@ -48,7 +48,7 @@ def test_bad_centres_are_refused(tmp_path, text, message):
     path = tmp_path / "centers.csv"
     path.write_text(text)
     with pytest.raises(BadOption, match=message):
-        quadratic(CONTEXT, centers=path)
+        quadratic.function(CONTEXT, centers=path)
 
 
 def test_a_damaged_npy_header_is_refused(tmp_path):
@@ -56,18 +56,18 @@ def test_a_damaged_npy_header_is_refused(tmp_path):
     header = b"{'descr': '<f8', 'fortran_order': False, 'shape': (3, 4"
     path.write_bytes(b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header)
     with pytest.raises(BadOption, match="cannot be read"):
-        quadratic(CONTEXT, centers=path)
+        quadratic.function(CONTEXT, centers=path)
 
 
 def test_pickled_arrays_are_refused(tmp_path):
     path = tmp_path / "centers.npy"
     np.save(path, np.array([{"a": 1}], dtype=object), allow_pickle=True)
     with pytest.raises(BadOption, match="cannot be read"):
-        quadratic(CONTEXT, centers=path)
+        quadratic.function(CONTEXT, centers=path)
 
 
 def test_quadratic_metrics_are_those_of_the_mean_of_the_client_losses():
-    problem = quadratic(CONTEXT, num_clients=7, dim=3)
+    problem = quadratic.function(CONTEXT, num_clients=7, dim=3)
     u, x = problem.params["centers"], np.array([[1.0, -2.0, 5.0], [0.0, 0.0, 0.0]])
     with jax.enable_x64(True):
         values = problem.metrics(problem.params, jnp.asarray(x), ())
@@ -79,7 +79,7 @@ def test_quadratic_metrics_are_those_of_the_mean_of_the_client_losses():
 
 
 def test_curved_quadratics_have_their_gradients_minimiser_and_metrics():
-    problem = quadratic(CONTEXT, num_clients=7, dim=3, condition=50.0)
+    problem = quadratic.function(CONTEXT, num_clients=7, dim=3, condition=50.0)
     u, h = problem.params["centers"], problem.params["curvatures"]
     assert h.min() >= 1 / 50
     assert h.max() <= 1
@@ -102,7 +102,8 @@ def test_clients_may_count_by_their_samples(hidden):
     context = Context(3, np.dtype(np.float64), 10, (3,))
     with jax.enable_x64(True):
         uniform, weighted = (
-            synthetic(context, num_clients=6, hidden=hidden, weights=weights) for weights in ("uniform", "samples")
+            synthetic.function(context, num_clients=6, hidden=hidden, weights=weights)
+            for weights in ("uniform", "samples")
         )
         x = np.random.default_rng(1).normal(0, 0.1, (1, len(weighted.init)))
         sums = [
@@ -114,32 +115,32 @@ def test_clients_may_count_by_their_samples(hidden):
         for i, (first, size) in enumerate(zip(weighted.params["offsets"], sizes, strict=True)):
             rows = slice(first, first + size)
             train = weighted.params["train"]
-            batch = (train["features"][rows], train["labels"][rows], weighted.params["scale"][i])
+            batch = tuple(a[rows] for a in train["data"]), weighted.params["scale"][i]
             total += np.asarray(weighted.gradient(batch, jnp.asarray(x[0]))) / 6
-            plain = np.asarray(uniform.gradient(batch[:2], jnp.asarray(x[0])))
+            plain = np.asarray(uniform.gradient((batch[0], None), jnp.asarray(x[0])))
             scaled = np.asarray(weighted.gradient(batch, jnp.asarray(x[0])))
             np.testing.assert_allclose(scaled, 6 * size / sizes.sum() * plain, rtol=1e-10, atol=1e-14)
         np.testing.assert_allclose(sums[1]["gradient"][0], total, rtol=1e-9, atol=1e-12)
-        assert abs(float(sums[1]["loss"][0] - sums[0]["loss"][0])) > 1e-3
-        assert len(weighted.sample(weighted.params, 0, jax.random.key(0), 4)) == 3
+        assert abs(float(sums[1]["train_loss_by_client"][0] - sums[0]["train_loss_by_client"][0])) > 1e-3
+        assert weighted.sample(weighted.params, 0, jax.random.key(0), 4)[1] == weighted.params["scale"][0]
 
 
 def test_synthetic_follows_the_generator():
-    problem = synthetic(CONTEXT, num_clients=150)
+    problem = synthetic.function(CONTEXT, num_clients=150)
     sizes, train, test = problem.params["sizes"], problem.params["train"], problem.params["test"]
     n_train, n_test = int(sizes.sum()), int((test["pooled"] > 0).sum())
     assert sizes.min() >= 45
     assert (n_train + n_test) * 0.9 == pytest.approx(n_train, abs=150)
     assert sizes.max() / n_train > 0.05, "sizes are ragged"
-    assert np.all(train["features"][:n_train, -1] == 1)
-    assert set(np.unique(train["labels"][:n_train])) <= set(range(10))
-    first = train["features"][: sizes[0], :60]
+    assert np.all(train["data"][0][:n_train, -1] == 1)
+    assert set(np.unique(train["data"][1][:n_train])) <= set(range(10))
+    first = train["data"][0][: sizes[0], :60]
     spread = first.std(axis=0)
     np.testing.assert_allclose(spread, np.arange(1, 61) ** -0.6, rtol=5 / np.sqrt(2 * sizes[0]))
 
 
 def test_synthetic_labels_depend_on_the_client():
-    problem = synthetic(CONTEXT, num_clients=30)
+    problem = synthetic.function(CONTEXT, num_clients=30)
     assert problem.client_traits["mean_label"].std() > 1
     assert problem.client_traits["num_samples"].sum() == problem.params["sizes"].sum()
 
@@ -147,11 +148,11 @@ def test_synthetic_labels_depend_on_the_client():
 def test_seeds_of_a_run_have_one_shape_and_a_seed_does_not_depend_on_the_others():
     shapes = set()
     for seed in (0, 1, 2):
-        problem = synthetic(Context(seed, np.dtype(np.float32), 10, (0, 1, 2)), num_clients=20)
-        shapes.add((problem.params["train"]["features"].shape, problem.num_blocks))
+        problem = synthetic.function(Context(seed, np.dtype(np.float32), 10, (0, 1, 2)), num_clients=20)
+        shapes.add((problem.params["train"]["data"][0].shape, problem.num_blocks))
     assert len(shapes) == 1
-    alone = synthetic(Context(1, np.dtype(np.float32), 10, (1,)), num_clients=20)
-    together = synthetic(Context(1, np.dtype(np.float32), 10, (0, 1, 2)), num_clients=20)
+    alone = synthetic.function(Context(1, np.dtype(np.float32), 10, (1,)), num_clients=20)
+    together = synthetic.function(Context(1, np.dtype(np.float32), 10, (0, 1, 2)), num_clients=20)
     x = jnp.asarray(np.random.default_rng(0).standard_normal((2, 610)), jnp.float32)
     for problem in (alone, together):
         assert problem.params["train"]["by_client"].sum() == pytest.approx(1, rel=1e-5)
@@ -175,23 +176,23 @@ def logits_of(x, hidden, features, xp):
 
 @pytest.mark.parametrize("hidden", MODELS)
 def test_gradient_is_that_of_the_cross_entropy(hidden):
-    problem = synthetic(CONTEXT, num_clients=5, hidden=hidden)
+    problem = synthetic.function(CONTEXT, num_clients=5, hidden=hidden)
     assert problem.init.shape == (MODELS[hidden],)
     with jax.enable_x64(True):
-        features, labels = problem.sample(problem.params, jnp.int32(2), jax.random.key(0), 32)
+        (features, labels), _ = problem.sample(problem.params, jnp.int32(2), jax.random.key(0), 32)
         x = jnp.asarray(np.random.default_rng(0).standard_normal(MODELS[hidden]))
 
         def loss(x):
             return -jnp.mean(jax.nn.log_softmax(logits_of(x, hidden, features, jnp))[jnp.arange(32), labels])
 
-        gradient = problem.gradient((features, labels), x)
+        gradient = problem.gradient(((features, labels), None), x)
         np.testing.assert_allclose(gradient, jax.grad(loss)(x), atol=1e-12)
         assert np.all(np.abs(gradient).reshape(-1)[[0, -1]] > 0)
 
 
 @pytest.mark.parametrize("hidden", MODELS)
 def test_evaluation_is_uniform_over_clients(hidden):
-    problem = synthetic(Context(3, np.dtype(np.float64), 10, (3,)), num_clients=12, hidden=hidden)
+    problem = synthetic.function(Context(3, np.dtype(np.float64), 10, (3,)), num_clients=12, hidden=hidden)
     params, sizes = problem.params, problem.params["sizes"]
     models = np.random.default_rng(1).standard_normal((2, MODELS[hidden])) / 10
     test_sizes = _test_sizes(params["test"]["by_client"], len(sizes))
@@ -204,7 +205,7 @@ def test_evaluation_is_uniform_over_clients(hidden):
         total = 0
         for part, first, n in parts:
             if part == "train":
-                features, labels = (params[part][name][first : first + n] for name in ("features", "labels"))
+                features, labels = (a[first : first + n] for a in params[part]["data"])
                 total -= jnp.mean(jax.nn.log_softmax(logits_of(x, hidden, features, jnp))[jnp.arange(n), labels])
         return total / len(sizes)
 
@@ -214,7 +215,7 @@ def test_evaluation_is_uniform_over_clients(hidden):
             right = []
             for part, first, n in parts:
                 if part == "test":
-                    features, labels = (params[part][name][first : first + n] for name in ("features", "labels"))
+                    features, labels = (a[first : first + n] for a in params[part]["data"])
                     right.append(logits_of(model, hidden, features, np).argmax(axis=1) == labels)
             expected, gradient = jax.value_and_grad(loss)(jnp.asarray(model))
             assert values["train_loss"][k] == pytest.approx(float(expected), rel=1e-12)
@@ -224,7 +225,7 @@ def test_evaluation_is_uniform_over_clients(hidden):
 
 
 def test_the_network_has_the_data_of_the_logistic_regression_and_random_weights():
-    plain, network = (synthetic(CONTEXT, num_clients=5, hidden=hidden) for hidden in (0, 400))
+    plain, network = (synthetic.function(CONTEXT, num_clients=5, hidden=hidden) for hidden in (0, 400))
     jax.tree.map(np.testing.assert_array_equal, plain.params, network.params)
     assert not plain.init.any()
     w, v = network.init[: 400 * 61].reshape(400, 61), network.init[400 * 61 :].reshape(10, 401)
@@ -232,12 +233,12 @@ def test_the_network_has_the_data_of_the_logistic_regression_and_random_weights(
     assert not v[:, 400].any()
     assert w[:, :60].std() == pytest.approx(60**-0.5, rel=0.05)
     assert v[:, :400].std() == pytest.approx(400**-0.5, rel=0.05)
-    other = synthetic(Context(1, np.dtype(np.float64), 10, (1,)), num_clients=5, hidden=400)
+    other = synthetic.function(Context(1, np.dtype(np.float64), 10, (1,)), num_clients=5, hidden=400)
     assert not np.array_equal(other.init, network.init)
 
 
 def test_equal_networks_share_their_functions():
-    first, second, other = (synthetic(CONTEXT, num_clients=5, hidden=hidden) for hidden in (3, 3, 4))
+    first, second, other = (synthetic.function(CONTEXT, num_clients=5, hidden=hidden) for hidden in (3, 3, 4))
     assert first.gradient is second.gradient
     assert first.block_sums is second.block_sums
     assert first.gradient is not other.gradient
@@ -245,7 +246,7 @@ def test_equal_networks_share_their_functions():
 
 def test_a_network_that_cannot_fit_is_refused():
     with pytest.raises(BadOption, match="GB"):
-        synthetic(CONTEXT, num_clients=5, hidden=2**31 - 1)
+        synthetic.function(CONTEXT, num_clients=5, hidden=2**31 - 1)
 
 
 def _spans(counts) -> list[tuple[int, int]]:

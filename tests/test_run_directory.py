@@ -19,9 +19,11 @@ import pytest
 import tomli_w
 
 import fedpbc
-from fedpbc import results, runner
 from fedpbc.errors import ConfigError
-from fedpbc.experiment.grid import Experiment, load_experiment
+from fedpbc.experiment.grid import Experiment
+from fedpbc.experiment.load import load_experiment
+from fedpbc.runs import directory as results
+from fedpbc.runs import runner
 from fedpbc.runs.directory import read_metrics, read_run, replacing
 from fedpbc.runs.runner import run
 
@@ -284,7 +286,7 @@ def test_sigkill_and_resume_from_the_command_line(tmp_path):
     """A real process, really killed, several times."""
     arguments = ["run", "synthetic", "--set", "problem.num_clients=20", "--set", "rounds=1500", "--seeds", "0"]
     code = (
-        "import sys; from fedpbc import runner, cli;"
+        "import sys; from fedpbc import cli; from fedpbc.runs import runner;"
         "runner.CHECKPOINT_SECONDS = 0.05; runner.BLOCK_SECONDS = 0.05; sys.argv[0] = 'fedpbc'; cli.main()"
     )
 

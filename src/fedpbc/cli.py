@@ -50,7 +50,7 @@ def main() -> None:
         if package not in _EXTRAS:
             raise
         extra = f"pip install -e '.[{_EXTRAS[package]}]'"
-        _fail(f"this needs {error.name}: install fedpbc with its extra, {extra}", 1)
+        _fail(f"this needs {package}: install fedpbc with its extra, {extra}", 1)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)

@@ -55,13 +55,14 @@ def simulate(
     problem, links, algorithm: components, as ``fedpbc.problems.quadratic(num_clients=20)``; links and algorithm one or
     a list; ``component.using(label=..., learning_rate=...)`` gives one a name of its own and settings of its own.
     rounds: T. local_steps: s. learning_rate: eta, a number or a schedule. batch_size: samples of a local step.
-    minibatch: "round" draws one for all local steps of a round, as the paper prints it, "step" one for each. seeds: each
-    draws data, links and samples; all methods of a seed see the same. compute: "all" clients train, or the "active".
-    cooldown_rounds: the last rounds, without local steps. eval_every: rounds between rows of metrics (default: about
-    100 rows). chunk_size: clients computed side by side. state_loss: {"round": t, "share": .1}, clients that lose all they
-    keep. figure: {"metrics": [...], "models": [...], "from_round": t, "spread": "sd"}. out: also write a run directory
-    there; resume: go on in it. devices: share every round between so many JAX devices. progress: show it on stderr.
-    callbacks: fedpbc.Callback objects. Results do not depend on devices or progress. Raises ConfigError.
+    minibatch: "round" draws one for all local steps of a round, as the paper prints it, "step" one for each. seeds:
+    each draws data, links and samples; all methods of a seed see the same. compute: "all" clients train, or the
+    "active". cooldown_rounds: the last rounds, without local steps. eval_every: rounds between rows of metrics
+    (default: about 100 rows). chunk_size: clients computed side by side. state_loss: {"round": t, "share": .1}, clients
+    that lose all they keep. figure: {"metrics": [...], "models": [...], "from_round": t, "spread": "sd"}. out: also
+    write a run directory there; resume: go on in it. devices: share every round between so many JAX devices. progress:
+    show it on stderr. callbacks: fedpbc.Callback objects. Results do not depend on devices or progress. Raises
+    ConfigError.
     """
     refuse_while_importing("simulate()")
     from fedpbc.experiment.grid import Experiment

@@ -41,3 +41,20 @@ ALGORITHMS: Kind = Kind(
         for name, server in {"fedavgm": "momentum", "fedadam": "adam", "fedyogi": "yogi"}.items()
     },
 )
+
+__all__ = [
+    "ALGORITHMS",
+    "amplified_fedavg",
+    "f3ast",
+    "fedau",
+    "fedavg",
+    "fedavg_all",
+    "fedavg_known",
+    "fedawe",
+    "fedpbc",
+    "fedpbc_corrected",
+    "fedprox",
+    "fedvarp",
+    "mifa",
+    "scaffold",
+]

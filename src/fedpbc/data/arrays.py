@@ -76,7 +76,7 @@ def npz(
     partition: PartitionOption | None = None,
     test_share: Annotated[float, Range(0, 0.9)] = 0.0,
 ) -> Dataset:
-    """Arrays of an .npz: ``train.0`` features [n, ...], ``train.1`` labels [n]; ``client`` [n], ``test.*``, ``test_client``.
+    """Arrays of an .npz: train.0 features [n, ...], train.1 labels [n]; client [n], test.0, test.1, test_client.
 
     With ``client`` the samples belong to clients; else ``partition`` deals them out. Names behind ``train.`` are places
     in a tuple (0, 1, ...) or keys of a dict, which is what a loss function is given. ``test_share``: this share of each
@@ -170,9 +170,10 @@ def from_arrays(
 ) -> Data:
     """Data from arrays: features ``x`` [n, ...] and targets ``y`` [n, ...], or any tree of arrays with n rows as ``x``.
 
-    ``test``: the same for test samples, ``(x, y)`` or a tree; or a share in (0, 1) of each client's samples to hold out.
-    ``client``, ``test_client``: whose sample it is, numbers or names [n]; without, call ``.iid``, ``.dirichlet`` or
-    ``.shards`` on the result. NumPy, pandas and anything that NumPy can read; labels may be words. Raises ConfigError.
+    ``test``: the same for test samples, ``(x, y)`` or a tree; or a share in (0, 1) of each client's samples to hold
+    out. ``client``, ``test_client``: whose sample it is, numbers or names [n]; without, call ``.iid``, ``.dirichlet``
+    or ``.shards`` on the result. NumPy, pandas and anything that NumPy can read; labels may be words. Raises
+    ConfigError.
     """
     arrays: dict[str, np.ndarray] = {}
     options: dict[str, Any] = {"partition": None, "test_share": 0.0}

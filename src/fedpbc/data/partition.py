@@ -49,8 +49,8 @@ def dirichlet(
 ) -> Partition:
     """The samples of each label are split among the clients in shares ~ Dirichlet(alpha) (arXiv 1909.06335).
 
-    Small ``alpha``: few labels per client. A client with fewer than ``min_samples`` is given samples of the clients that
-    have most. Raises BadOption without labels, and where there are fewer than num_clients min_samples samples.
+    Small ``alpha``: few labels per client. A client with fewer than ``min_samples`` is given samples of the clients
+    that have most. Raises BadOption without labels, and where there are fewer than num_clients min_samples samples.
     """
 
     def assign(labels: np.ndarray | None, n: int) -> np.ndarray:
@@ -79,7 +79,7 @@ def shards(
     labels_per_client: PositiveInt = 2,
     seed: NonNegativeInt | None = None,
 ) -> Partition:
-    """Sorted by label and cut into num_clients labels_per_client shards of equal size, dealt out (McMahan et al. 2017)."""
+    """Sorted by label, cut into num_clients labels_per_client equal shards, dealt out (McMahan et al. 2017)."""
 
     def assign(labels: np.ndarray | None, n: int) -> np.ndarray:
         if labels is None:

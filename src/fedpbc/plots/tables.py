@@ -42,7 +42,8 @@ def table_columns(runs: Sequence[Run], metrics: Sequence[str] | None = None, cos
 def final_table(runs: Sequence[Run], width: int = 200, metrics: Sequence[str] | None = None) -> Table:
     """One row per links, algorithm and compute; the server's and the mean model's metrics after the last round.
 
-    ``width``: of the terminal; where it is too narrow costs go first, then the mean model, then long labels fold at words.
+    ``width``: of the terminal; where it is too narrow costs go first, then the mean model, then long labels fold at
+    words.
     """
     several = any(len(run.table["seeds"]) > 1 for run in runs)
     for names in _choices(runs, metrics):

@@ -33,9 +33,10 @@ def classification(
 ) -> Problem:
     """F_i is the mean cross-entropy of client i's samples under softmax; features [n, ...] and labels int[n].
 
-    Measures loss and accuracy on training samples (mean over clients, and pooled) and on test samples (pooled, and where
-    they belong to clients the mean over clients). ``grad_norm``, ``weights``: as in ``loss``. Traits for link
-    probabilities: mean_label, num_samples, label_distribution. Raises ConfigError for labels that are no integers from 0.
+    Measures loss and accuracy on training samples (mean over clients, and pooled) and on test samples (pooled, and
+    where they belong to clients the mean over clients). ``grad_norm``, ``weights``: as in ``loss``. Traits for link
+    probabilities: mean_label, num_samples, label_distribution. Raises ConfigError for labels that are no integers from
+    0.
     """
     set_ = dataset(data)
     if not (isinstance(set_.train, tuple) and len(set_.train) == 2 and set_.train[1].ndim == 1):

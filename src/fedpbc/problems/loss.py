@@ -34,10 +34,11 @@ def loss(
 
     A batch has the structure of the data, each array with a leading sample axis. ``loss`` gives one number per sample,
     [n], or their mean. ``metrics``: name -> ``f(params, batch) -> [n]``, measured on training and test samples.
-    ``measures``: name -> fedpbc.Measure (title, unit, scale, which way is better) of metrics and of "loss". ``grad_norm``:
-    measure the norm of grad F, which costs a gradient over all samples. ``one_by_one``: evaluate the server's and the mean
-    model one after the other; False is faster for small dense models. ``weights``: F is the mean of the F_i, or with
-    "samples" sum_i a_i F_i, a_i = n_i / sum n. Raises ConfigError when a function fails or gives another shape.
+    ``measures``: name -> fedpbc.Measure (title, unit, scale, which way is better) of metrics and of "loss".
+    ``grad_norm``: measure the norm of grad F, which costs a gradient over all samples. ``one_by_one``: evaluate the
+    server's and the mean model one after the other; False is faster for small dense models. ``weights``: F is the mean
+    of the F_i, or with "samples" sum_i a_i F_i, a_i = n_i / sum n. Raises ConfigError when a function fails or gives
+    another shape.
     """
     set_ = dataset(data)
     metrics = dict(metrics or {})

@@ -68,7 +68,7 @@ class Samples(NamedTuple):
 
 
 def in_order(data: Any, client: np.ndarray | None, num_clients: int, block: int, dtype: Any) -> Samples:
-    """Arrays [n, ...] sorted by client and filled up to whole blocks; floats in the run's precision, integers in 32 bits.
+    """Arrays [n, ...] sorted by client, filled up to whole blocks; floats in the run's precision, integers in 32 bits.
 
     Raises ConfigError for integers beyond 32 bits.
     """

@@ -174,7 +174,7 @@ class RunDirectory:
 
 
 def draw_figure(run: Run, path: Path) -> None:
-    """figure.png and figure.svg of a run, into its directory; a picture that fails is a warning, for the run is there."""
+    """figure.png and figure.svg of a run, into its directory; a picture that fails is a warning: the run is there."""
     try:
         from fedpbc.plots.runs import draw
         from fedpbc.plots.style import save
@@ -187,7 +187,7 @@ def draw_figure(run: Run, path: Path) -> None:
 
 
 def write_run(run: Run, out: Path) -> Path:
-    """Write a run that was computed in memory. Raises ConfigError when ``out`` is taken or the run cannot be written."""
+    """Write a run that was computed in memory. Raises ConfigError when ``out`` is taken or the run was read back."""
     if run.experiment is None:
         raise ConfigError(f"{out}: this run was read back from {run.path}; copy that folder instead")
     directory = RunDirectory.open(out, run.experiment, resume=False)

@@ -33,7 +33,7 @@ WORTH_SHARING = 1e7
 """Operations of a round below which sharing it between devices costs more than it saves."""
 
 Progress = Callable[[CellKey, int, int], None]
-"""``progress(cell, rounds done in this call, rounds restored)``: called before a cell is compiled and after every block."""
+"""``progress(cell, rounds done in this call, rounds restored)``: before a cell is compiled, and after every block."""
 
 
 def run(
