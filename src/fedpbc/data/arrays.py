@@ -33,6 +33,8 @@ class Dataset:
     """Whose test sample it is; None: test samples belong to nobody."""
     classes: np.ndarray | None = None
     """What label 0, 1, ... is called, where labels were no integers."""
+    most: tuple[int, int] | None = None
+    """How many training and test samples any seed may have: all are filled up to these, and share a program."""
 
 
 class Arrays:
@@ -99,13 +101,15 @@ def npz(
         known = ", ".join(PARTITIONS.registry)
         raise BadOption("partition", "none", f"the samples name no client, so one is needed: {known}")
     test_client = arrays.get("test_client") if partition is None else None
+    most = None
     if test_share:
         if test is not None:
             raise BadOption("test_share", test_share, "the data has test samples of its own")
         held = _held_out(context, client, num_clients, test_share)
         test, test_client = _map(lambda a: a[held], train), client[held]
         train, client = _map(lambda a: a[~held], train), client[~held]
-    return Dataset(train, client, num_clients, test, test_client, classes)
+        most = min(n, n - int(test_share * n) + num_clients), int(test_share * n)
+    return Dataset(train, client, num_clients, test, test_client, classes, most)
 
 
 def _read(path: Path) -> dict[str, np.ndarray]:

@@ -90,12 +90,13 @@ def objective_problem(
     models = data.num_clients * flat.size * dtype.itemsize * 6
     require_memory("data", f"{data.num_clients:,} clients", 2 * rows + models, f"models of {flat.size:,} parameters")
     block = block_of(data.train)
-    train = in_order(data.train, data.client, data.num_clients, block, dtype)
+    most_train, most_test = data.most or (0, 0)
+    train = in_order(data.train, data.client, data.num_clients, block, dtype, most_train)
     test, test_block = None, 1
     if data.test is not None and len(jax.tree.leaves(data.test)[0]):
         num_blocks = train.rows // block
-        test_block = max(1, -(-len(jax.tree.leaves(data.test)[0]) // num_blocks))
-        test = in_order(data.test, data.test_client, data.num_clients, test_block, dtype)
+        test_block = -(-max(len(jax.tree.leaves(data.test)[0]), most_test) // num_blocks)
+        test = in_order(data.test, data.test_client, data.num_clients, test_block, dtype, most_test)
     example = jax.tree.map(lambda a: a[:2] if len(a) > 1 else np.repeat(a, 2, axis=0), train.data)
     tree = jax.tree.map(lambda a: jax.ShapeDtypeStruct(np.shape(a), dtype), params)
     check_function("loss", loss, tree, example, scalar=True)

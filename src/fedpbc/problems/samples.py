@@ -67,16 +67,16 @@ class Samples(NamedTuple):
         return int(jax.tree.leaves(self.data)[0].shape[0])
 
 
-def in_order(data: Any, client: np.ndarray | None, num_clients: int, block: int, dtype: Any) -> Samples:
+def in_order(data: Any, client: np.ndarray | None, num_clients: int, block: int, dtype: Any, most: int = 0) -> Samples:
     """Arrays [n, ...] sorted by client, filled up to whole blocks; floats in the run's precision, integers in 32 bits.
 
-    Raises ConfigError for integers beyond 32 bits.
+    ``most``: fill up to at least so many rows. Raises ConfigError for integers beyond 32 bits.
     """
     leaves = jax.tree.leaves(data)
     n = len(leaves[0])
     order = slice(None) if client is None else np.argsort(client, kind="stable")
     sizes = np.array([n]) if client is None else np.bincount(client, minlength=num_clients)
-    rows = -(-max(n, 1) // block) * block
+    rows = -(-max(n, most, 1) // block) * block
 
     def stored(array: np.ndarray) -> np.ndarray:
         target = _stored_type(array, dtype)

@@ -30,21 +30,24 @@ MASKS = np.array([[1, 0, 1, 1, 0], [0, 0, 1, 0, 1], [1, 1, 1, 1, 0], [0, 0, 0, 0
 """A^t of the rounds that are stepped through: client 1 is away at first, and one round is empty."""
 
 
-def check_algorithm(algorithm: Any, *, full_participation: Any = None, oracle: bool = False) -> None:
+def check_algorithm(
+    algorithm: Any, *, full_participation: Any = None, oracle: bool = False, numbered: bool = False
+) -> None:
     """Check a method: a component, a factory, or a function of a context that gives an Algorithm.
 
     It runs finite under unreliable links, a loss of state and both kinds of ``compute``, in one program for all seeds;
     a NaN of an absent client cannot reach the server; permuting the clients permutes the result; nobody ever active
     leaves the server at x^0; a client that lost its state starts from x^0; link probabilities are not read (``oracle``:
-    they may be); bits do not depend on devices. ``full_participation``: with p = 1 it must equal this method. Raises
-    ConformanceError.
+    they may be); bits do not depend on devices. ``full_participation``: with p = 1 it must equal this method.
+    ``numbered``: clients may be told apart by their number, as to settle ties. Raises ConformanceError.
     """
     component = component_of(ALGORITHMS, algorithm)
     _check_runs(component)
     built = _built(component)
     _check_structure(built)
     _check_absent_nan(built)
-    _check_permutation(built)
+    if not numbered:
+        _check_permutation(built)
     _check_never_active(built)
     _check_forget(built)
     if not oracle:
