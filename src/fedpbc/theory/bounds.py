@@ -44,6 +44,7 @@ def kappa(learning_rate: float, smoothness: float, local_steps: int) -> float:
     """kappa = ((1 + eta L)^s - 1 - s eta L) / (binom(s, 2) (eta L)^2). Lemma 3; non-decreasing in eta (Claim 1).
 
     The sum of non-negative terms binom(s, k) (eta L)^(k-2) / binom(s, 2), so nothing cancels. s = 1: 0, as printed.
+    Raises ValueError when it is beyond 1e150, where no bound says anything.
 
     >>> kappa(0.1, 1.0, 2), kappa(0.1, 1.0, 1), round(kappa(0.1, 1.0, 3), 4)
     (1.0, 0.0, 1.0333)
@@ -55,6 +56,8 @@ def kappa(learning_rate: float, smoothness: float, local_steps: int) -> float:
         total += term
         term *= learning_rate * smoothness * (local_steps - k) / (k + 1)
         k += 1
+    if total > 1e150:
+        raise ValueError(f"learning_rate = {learning_rate:g}: too large for {local_steps} local steps, kappa overflows")
     return total
 
 
@@ -62,6 +65,11 @@ def _drift(kappa: float, smoothness: float) -> float:
     """The theorem's C = kappa^2 L^2 + 2 L (1 + kappa^2 L^2 / 4)."""
     square = (kappa * smoothness) ** 2
     return square + 2 * smoothness * (1 + square / 4)
+
+
+def _root_gap(rho: float) -> float:
+    """1 - sqrt(rho), which does not vanish when rho is next to 1."""
+    return (1 - rho) / (1 + math.sqrt(rho))
 
 
 def average_gradient_bound(consensus_distance: float, gradient_norm2: float, constants: Constants) -> float:
@@ -141,7 +149,7 @@ def consensus_bound(
     mean_gradient_norm2 = _not_negative("mean_gradient_norm2", mean_gradient_norm2)
     conditions = _conditions(learning_rate, local_steps, rho, constants)
     _require("Lemma 5", conditions, {"half step", "perturbation", "consensus"}, learning_rate)
-    root = (1 - math.sqrt(rho)) ** 2
+    root = _root_gap(rho) ** 2
     noise = 6 * (local_steps * learning_rate) ** 2 * constants.sigma2 * (2 * rho / root + rho / (1 - rho))
     drift = constants.zeta2 + (constants.beta**2 + 1) * mean_gradient_norm2
     return noise + 72 * learning_rate**2 * local_steps**4 * rho / root * drift
@@ -194,7 +202,7 @@ def _conditions(learning_rate: float, local_steps: int, rho: float, constants: C
         "half step": 1 / (2 * s),
         "perturbation": math.sqrt(2) / (k * s * smooth) if k else math.inf,
         "cubic": 1 / (rho * s**3) if rho else math.inf,
-        "consensus": (1 - math.sqrt(rho)) / (6 * math.sqrt(2 * rho) * smooth * s**2) if rho else math.inf,
+        "consensus": _root_gap(rho) / (6 * math.sqrt(2 * rho) * smooth * s**2) if rho else math.inf,
     }
     if k:
         printed = _descent_limit_printed(s, rho, k, constants)
@@ -206,7 +214,7 @@ def _conditions(learning_rate: float, local_steps: int, rho: float, constants: C
 
 
 def _descent_limit_printed(local_steps: int, rho: float, k: float, constants: Constants) -> float:
-    smooth, beta, root = constants.smoothness, constants.beta, (1 - math.sqrt(rho)) ** 2
+    smooth, beta, root = constants.smoothness, constants.beta, _root_gap(rho) ** 2
     mixing = local_steps**2 * rho / root
     first = 24 * (beta**2 + 1) * _drift(k, smooth) * (1 + 144 * mixing / k**2)
     return 1 / (first + 1152 * (beta**2 + 1) * smooth * mixing / k)
@@ -214,7 +222,7 @@ def _descent_limit_printed(local_steps: int, rho: float, k: float, constants: Co
 
 def _descent_limit_one_step(rho: float, constants: Constants) -> float:
     """The largest eta with 1/4 - 6 eta L (b^2+1) [1 + 72 eta^2 L^2 r] - 72 (b^2+1) L^2 eta^2 r >= 1/8 at s = 1."""
-    smooth, beta, r = constants.smoothness, constants.beta, rho / (1 - math.sqrt(rho)) ** 2
+    smooth, beta, r = constants.smoothness, constants.beta, rho / _root_gap(rho) ** 2
 
     def spent(eta: float) -> float:
         square = 72 * (eta * smooth) ** 2 * r
@@ -274,8 +282,8 @@ def convergence_bound(
 
     ``initial_gap`` is F(xbar^0) - F*. Holds where ``step_size_conditions`` all hold, which the result says
     (``conditions_hold``, ``failing``). At s = 1, where the paper divides by kappa = 0, the participation term is taken
-    from the line before that step. Raises ValueError for ``independent=False`` and ``compute="active"``: Lemmas 2 and 5 rest
-    on independent links and on everybody computing.
+    from the line before that step. Raises ValueError for ``independent=False`` and ``compute="active"``: Lemmas 2 and 5
+    rest on independent links and on everybody computing.
 
     >>> bound = convergence_bound(1e-3, 2, 100, 10, 0.5, Constants(1.0, 0.0, 0.0, 0.0), 1.0)
     >>> round(bound.total, 9), bound.conditions_hold, [condition.name for condition in bound.failing]
@@ -287,7 +295,7 @@ def convergence_bound(
     initial_gap = _not_negative("initial_gap", initial_gap)
     smooth, sigma2, zeta2 = constants.smoothness, constants.sigma2, constants.zeta2
     k = kappa(learning_rate, smooth, local_steps)
-    step, drift, root = learning_rate * local_steps, _drift(k, smooth), (1 - math.sqrt(rho)) ** 2
+    step, drift, root = learning_rate * local_steps, _drift(k, smooth), _root_gap(rho) ** 2
     perturbed = 3 * math.sqrt(2) * smooth * drift / k if k else 3 * step * smooth**2 * drift
     noise = 8 * step * (k * smooth) ** 2 * (1 + smooth / 2) + 16 * step * smooth / num_clients
     heterogeneity = 24 * step * (drift + 24 * smooth**2 / root) + 1728 * (step * smooth) ** 2 * drift / root
