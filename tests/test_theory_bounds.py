@@ -134,3 +134,11 @@ def test_logistic_constants_bound_what_synthetic_data_show():
             spread = np.mean(np.sum((np.array(gradients) - np.mean(gradients, axis=0)) ** 2, axis=1))
             assert spread <= constants.zeta2
             assert max(variances) <= constants.sigma2
+
+
+def test_lemmas_4_and_5_by_hand():
+    """One step: kappa = 0, C = 2. -(.025 - .12) 2 + .01 (18 + 1) + (.1 + .06) .5; .0168 + .1152 x 3.5."""
+    descent = theory.descent_bound(0.1, 1, 4, Constants(1.0, 2.0, 1.0, 3.0), 0.5, 2.0)
+    assert descent == pytest.approx(0.19 + 0.19 + 0.08)
+    consensus = theory.consensus_bound(0.01, 2, 0.25, Constants(1.0, 3.0, 0.5, 1.0), 2.0)
+    assert consensus == pytest.approx(0.0168 + 0.4032)

@@ -40,15 +40,15 @@ def bracket(eta: float, s: int, rho: float, c: Constants) -> float:
 
 
 def test_the_printed_condition_fails_by_hand():
-    """s = 10, L = 1, beta = 0, rho = 0: kappa = 1.0316, C = 3.5964; 1/(24 C) = .011586, 1/(240 C) = .0011586."""
+    """s = 10, L = 1, beta = 0, rho = 0: kappa = 1.0315, C = 3.5960; 1/(24 C) = .011587, 1/(240 C) = .0011587."""
     eta, s, c = 0.01157, 10, Constants(1.0, 0.0, 0.0, 0.0)
-    assert pytest.approx(1.0316, abs=1e-4) == (1.01157**10 - 1 - 0.1157) / (45 * 0.01157**2)
-    assert pytest.approx(3.5964, abs=2e-4) == 1.5 * 1.0316**2 + 2
+    assert pytest.approx(1.0315, abs=5e-5) == (1.01157**10 - 1 - 0.1157) / (45 * 0.01157**2)
+    assert pytest.approx(3.5960, abs=1e-4) == 1.5 * 1.0315**2 + 2
     conditions = {condition.name: condition for condition in theory.step_size_conditions(eta, s, 0.0, c)}
-    assert conditions["descent as printed"].limit == pytest.approx(0.011586, rel=2e-4)
-    assert conditions["descent"].limit == pytest.approx(0.0011586, rel=2e-4)
+    assert conditions["descent as printed"].limit == pytest.approx(0.011587, rel=1e-4)
+    assert conditions["descent"].limit == pytest.approx(0.0011587, rel=1e-4)
     assert [name for name, condition in conditions.items() if not condition.holds] == ["descent"]
-    assert bracket(eta, s, 0.0, c) == pytest.approx(1 / 4 - 3 * 0.1157 * 3.5964, abs=1e-4)  # -1, not 1/8
+    assert bracket(eta, s, 0.0, c) == pytest.approx(1 / 4 - 3 * 0.1157 * 3.5960, abs=1e-4)  # -1, not 1/8
     assert theory.descent_bound(eta, s, 100, c, 0.0, 1.0) == pytest.approx(0.1155, abs=1e-4)
     assert theory.descent_bound(conditions["descent"].limit, s, 100, c, 0.0, 1.0) < 0
 

@@ -128,7 +128,7 @@ def test_whoever_speaks_of_a_distance_says_squared(value):
 
 
 def test_a_rate_is_never_outside_0_and_1():
-    """A gap a rounding error above 1 would make a negative rho, which every bound refuses."""
+    """Every bound refuses a negative rho, so that of p = 1 must not be a rounding error below 0."""
     for m in (1, 2, 3, 6, 50, 126, 127, 128, 400):
         assert 0 <= theory.mixing_rate(np.ones(m)) < 1e-11
         assert theory.cooldown_rounds(np.ones(m), 0.5) == 1

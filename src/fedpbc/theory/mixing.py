@@ -94,7 +94,7 @@ def _gap(p: np.ndarray) -> float:
     diagonal = degree - np.sum(factor**2, axis=1)
     high = len(p) / (len(p) - 1) * float(diagonal.min()) * (1 + 1e-12)
     low = min(mixing_gap_bound(p), high) * (1 - 1e-12)
-    return min(_second_smallest(degree, factor, low, high), 1.0)
+    return _second_smallest(degree, factor, low, high)
 
 
 def _second_smallest(degree: np.ndarray, factor: np.ndarray, low: float, high: float) -> float:
