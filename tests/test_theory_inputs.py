@@ -171,6 +171,7 @@ def test_what_makes_no_sense_is_refused_with_the_arguments_name(function, argume
     parameters = inspect.signature(function).parameters
     if "constants" in parameters:
         good["constants"] = Constants(1.0, 1.0, 0.5, 1.0)
+        arguments = arguments | {"constants": (None, [(1.0, 1.0, 0.5, 1.0), None])}
     assert set(good) == set(parameters), "every argument has its line above"
     function(**good)
     for name, (_, bad) in arguments.items():

@@ -81,6 +81,7 @@ def average_gradient_bound(consensus_distance: float, gradient_norm2: float, con
     >>> average_gradient_bound(1.0, 2.0, Constants(1.0, 0.0, 0.0, 4.0))
     21.0
     """
+    _check_constants(constants)
     consensus_distance = _not_negative("consensus_distance", consensus_distance)
     gradient_norm2, c = _not_negative("gradient_norm2", gradient_norm2), constants
     return 3 * (c.smoothness**2 * consensus_distance + (c.beta**2 + 1) * gradient_norm2 + c.zeta2)
@@ -106,7 +107,7 @@ def descent_bound(
     >>> descent_bound(0.01, 2, 10, Constants(1.0, 0.0, 0.0, 0.0), 0.0, 1.0) < 0
     True
     """
-    _check_assumptions(independent, compute)
+    _check_assumptions(constants, independent, compute)
     learning_rate, local_steps = _learning_rate(learning_rate), count("local_steps", local_steps)
     num_clients = count("num_clients", num_clients)
     consensus_distance = _not_negative("consensus_distance", consensus_distance)
@@ -144,7 +145,7 @@ def consensus_bound(
     >>> consensus_bound(0.01, 2, 0.0, Constants(1.0, 1.0, 0.0, 1.0), 1.0)
     0.0
     """
-    _check_assumptions(independent, compute)
+    _check_assumptions(constants, independent, compute)
     learning_rate, local_steps, rho = _learning_rate(learning_rate), count("local_steps", local_steps), _rho(rho)
     mean_gradient_norm2 = _not_negative("mean_gradient_norm2", mean_gradient_norm2)
     conditions = _conditions(learning_rate, local_steps, rho, constants)
@@ -190,7 +191,7 @@ def step_size_conditions(
     >>> [(c.name, float(f"{c.limit:.2g}")) for c in conditions][:3]
     [('descent', 7.9e-12), ('descent as printed', 2.4e-10), ('consensus', 6.9e-06)]
     """
-    _check_assumptions(independent, compute)
+    _check_assumptions(constants, independent, compute)
     learning_rate, local_steps = _learning_rate(learning_rate), count("local_steps", local_steps)
     return list(_conditions(learning_rate, local_steps, _rho(rho), constants))
 
@@ -289,7 +290,7 @@ def convergence_bound(
     >>> round(bound.total, 9), bound.conditions_hold, [condition.name for condition in bound.failing]
     (40.0, False, ['descent', 'descent as printed'])
     """
-    _check_assumptions(independent, compute)
+    _check_assumptions(constants, independent, compute)
     learning_rate, local_steps, rho = _learning_rate(learning_rate), count("local_steps", local_steps), _rho(rho)
     rounds, num_clients = count("rounds", rounds), count("num_clients", num_clients)
     initial_gap = _not_negative("initial_gap", initial_gap)
@@ -342,8 +343,14 @@ def convergence_bound_printed(
     )
 
 
-def _check_assumptions(independent: bool, compute: str) -> None:
+def _check_constants(constants: Constants) -> None:
+    if not isinstance(constants, Constants):
+        raise ValueError(f"constants = {shorten(constants)}: must be Constants(smoothness, sigma2, beta, zeta2)")
+
+
+def _check_assumptions(constants: Constants, independent: bool, compute: str) -> None:
     """Raise ValueError for what Lemmas 2 and 5 do not cover."""
+    _check_constants(constants)
     if not flag("independent", independent):
         raise ValueError("independent = false: this bound rests on links that are independent over rounds (Lemma 2)")
     if compute != "all":
