@@ -181,7 +181,7 @@ def go_through_faults(deployed):
         deployed.wait_heard(client, hit["serverapp"])
     deployed.stop()
     deployed.wait((deployed.directory / "final.npy").exists, "the last run does not end")
-    assert deployment.wait(runs[-1], PATIENCE) == "finished:completed"
+    assert deployment.wait(runs[-1]) == "finished:completed"
     return hit, runs
 
 
