@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Any
 
 import jax
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from fedpbc import cli
 
-settings.register_profile("no deadline", deadline=None)  # the first example of a test compiles
-settings.load_profile("no deadline")
+# The first example of a test compiles, and a busy machine is no fault.
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")
+# XLA gives up a process whose devices wait for each other for 40 seconds; eight share the cores here.
+os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_collective_call_terminate_timeout_seconds=3600"
 jax.config.update("jax_num_cpu_devices", 8)
 
 

@@ -5,11 +5,11 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
+from waiting import wait_until
 
 MODULE = Path(__file__).parent.parent / "examples" / "local_deployment.py"
 
@@ -115,10 +115,7 @@ def held(hold):
     """A file that holds a server up as long as we are in here, and a function that waits until the server says so."""
 
     def wait_held():
-        deadline = time.monotonic() + 1200
-        while not hold.with_name(f"{hold.name}.held").exists():
-            assert time.monotonic() < deadline, "the server does not begin"
-            time.sleep(0.1)
+        wait_until(hold.with_name(f"{hold.name}.held").exists, "the server does not begin")
 
     hold.touch()
     yield hold, wait_held

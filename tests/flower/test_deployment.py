@@ -22,6 +22,7 @@ from pathlib import Path
 import numpy as np
 import oracle
 import pytest
+from waiting import PATIENCE
 
 import fedpbc
 from fedpbc.audit import read_log
@@ -31,8 +32,6 @@ pytest.importorskip("flwr", reason="needs flwr")
 ROOT = Path(__file__).resolve().parents[2]
 APP = Path(__file__).parent / "deployed_app"
 CLIENTS, STEPS, RATE, PERIOD = 4, 3, 0.1, 5.0
-PATIENCE = 1200.0
-"""Seconds after which what we wait for will not come: a bound for a broken deployment, not for a slow machine."""
 CUT, PAUSED, STEADY, KILLED = range(CLIENTS)
 """Which client meets which fault; the steady one meets none of its own."""
 
