@@ -16,8 +16,9 @@ from fedpbc import cli
 # The first example of a test compiles, and a busy machine is no fault.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
-# XLA gives up a process whose devices wait for each other for 40 seconds; eight share the cores here.
-os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_collective_call_terminate_timeout_seconds=3600"
+# XLA complains of devices that wait for each other for long, and aborts after 40 seconds; eight share the cores here.
+STUCK = " ".join(f"--xla_cpu_collective_call_{what}_timeout_seconds=3600" for what in ("warn_stuck", "terminate"))
+os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {STUCK}"
 jax.config.update("jax_num_cpu_devices", 8)
 
 
