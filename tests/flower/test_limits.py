@@ -136,7 +136,7 @@ def test_who_waits_is_told_why(monkeypatch, caplog):
             return super().get_nodes()
 
     grid.__class__ = Mended
-    play(CASES["fedpbc"].make(M, round_deadline=0.2), grid, 1)  # replies come at once, so none is late
+    play(CASES["fedpbc"].make(M, round_deadline=0.2), grid, 1)
     assert f"{M} nodes did not say who they are: does the client app have @app.train(mods=[fedpbc_mod])?" in caplog.text
 
 
