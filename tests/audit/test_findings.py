@@ -228,7 +228,7 @@ def test_an_audit_needs_no_jax(file):
         "import sys; from fedpbc.audit import audit, read_log; audit(read_log(sys.argv[1])); "
         "assert not [m for m in sys.modules if m.split('.')[0] in ('jax', 'matplotlib', 'pyarrow')]"
     )
-    subprocess.run([sys.executable, "-c", code, str(file)], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code, str(file)], check=True, timeout=600)
 
 
 def test_the_whole_command_needs_no_jax(tmp_path):

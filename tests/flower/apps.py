@@ -18,7 +18,7 @@ STEPS, D = 3, 5
 RATE = oracle.inverse_sqrt(0.1, 4)
 SHAPES: dict[str, tuple[int, ...]] = {"layer.weight": (2, 2), "layer.bias": ()}
 OPTIONS: dict[str, Any] = {
-    "round_deadline": 60, "poll_interval": 0.01, "fraction_evaluate": 0.0, "min_available_nodes": 1,
+    "round_deadline": 3600, "poll_interval": 0.01, "fraction_evaluate": 0.0, "min_available_nodes": 1,
 }  # fmt: skip
 
 

@@ -22,7 +22,7 @@ U = centers(M)
 
 
 class Calls:
-    """Which rounds each client trained; every call takes 20 seconds of a clock that nobody waits for."""
+    """Which rounds each client trained; every call takes 20 minutes of a clock that nobody waits for."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now, self.rounds = 0.0, [[] for _ in range(M)]
@@ -30,12 +30,12 @@ class Calls:
 
     def __call__(self, t: int, i: int) -> None:
         self.rounds[i].append(t)
-        self.now += 20
+        self.now += 1200
 
 
 @pytest.mark.parametrize("lost_in", [None, 14])
 def test_a_long_catch_up_is_done_in_pieces(lost_in, monkeypatch, tmp_path):
-    """Three rounds fit into a minute: a client that missed ten rounds is back after four more, not never."""
+    """Three rounds fit into an hour: a client that missed ten rounds is back after four more, not never."""
     back, rounds = (14, 24) if lost_in is None else (20, 30)
     up, down = np.ones((rounds, M), bool), np.ones((rounds, M), bool)
     down[:10, 2] = False

@@ -211,7 +211,7 @@ def test_the_other_strategies_refuse_it_too(case, name, tmp_path):
 @pytest.mark.parametrize("name", UNMATCHED)
 def test_a_reply_to_something_else_is_refused(name, tmp_path, caplog):
     attack, why = UNMATCHED[name]
-    models, lines = attacked("fedpbc", attack, tmp_path, round_deadline=0.5)  # what was asked stays unanswered
+    models, lines = attacked("fedpbc", attack, tmp_path, round_deadline=0.5)  # one is not answered, others at once
     check("fedpbc", models, lines)
     (refused,) = lines[WHEN]["refused"]
     assert refused["client"].startswith("node ")

@@ -231,7 +231,7 @@ def test_files_beside_ours_are_left_alone(tmp_path):
 
 
 def test_one_client_is_enough_where_there_is_only_one():
-    strategy = FedAU(round_deadline=5, num_clients=1, poll_interval=0.01)
+    strategy = FedAU(round_deadline=3600, num_clients=1, poll_interval=0.01)
     result = strategy.start(InProcessGrid(quadratic_app(U), "0"), record_of(np.zeros(D)), num_rounds=2)
     assert np.linalg.norm(flat(result.arrays)) > 0
     with pytest.raises(ConfigError, match="min_available_nodes = 3: must be at most num_clients = 2"):
