@@ -51,6 +51,11 @@ CASES = {
     "mifa": Case({"name": "mifa"}, rivals.MIFA()),
     "mifa waiting": Case({"name": "mifa", "wait": True}, rivals.MIFA(True)),
     "fedvarp": Case({"name": "fedvarp", "server_learning_rate": 0.6}, rivals.FedVARP(0.6)),
+    "mifa on clients": Case({"name": "mifa", "memory": "client"}, rivals.MIFADifferences()),
+    "mifa on clients, waiting": Case({"name": "mifa", "memory": "client", "wait": True}, rivals.MIFADifferences(True)),
+    "fedvarp on clients": Case(
+        {"name": "fedvarp", "memory": "client", "server_learning_rate": 0.6}, rivals.FedVARPDifferences(0.6)
+    ),
     "scaffold": Case({"name": "scaffold", "server_learning_rate": 0.8}, rivals.Scaffold(0.8)),
     "scaffold by server": Case({"name": "scaffold", "controls": "server"}, rivals.Scaffold(held_by_server=True)),
     "scaffold around": Case({"name": "scaffold", "apply": "around"}, rivals.Scaffold(around=True)),

@@ -34,17 +34,18 @@ def scaffold(
     """Local steps along grad - c_i + c; x += eta_g times the mean over the active (arXiv 1910.06378, option II).
 
     ``controls``: who keeps c_i. A client that loses its c_i unbalances c for good; on the server (m models) it is
-    safe, and clients keep nothing. ``apply``: inside every local step, or around a client that is a black box
-    (ours, see docs/drift-correction.md).
+    safe, and clients keep nothing. Either way one model goes up: c_i+ - c_i = -c - Delta_i / (s eta), and the server
+    knows c, s and eta. ``apply``: inside every local step, or around a client that is a black box (ours, see
+    docs/drift-correction.md).
     """
     by_server, around = controls == "server", apply == "around"
+    rates = "eta and s on the server" if by_server or not around else "eta and s on both sides"
     cost = Cost(
-        up=1 if by_server else 2,
         down=1 if by_server and around else 2,
         server=2,
         server_per_client=int(by_server),
         client=0 if by_server else 1,
-        needs="eta and s on the server" if around else "a hook in the local gradient",
+        needs=rates if around else f"a hook in the local gradient, {rates}",
     )
     params = {
         "rate": context.number("server_learning_rate", server_learning_rate),
@@ -61,7 +62,8 @@ def _init(params: dict[str, Array], x0: Array, num_clients: int) -> State:
 def renew(control: Array, controls: Array, update: Array, length: Array, reported: Array) -> tuple[Array, Array]:
     """c_i+ = c_i - c - Delta_i / (s eta) for those who reported; c+ = c + (1/m) sum over them of (c_i+ - c_i).
 
-    ``length`` = s eta. The sum is divided by m, all clients, and not by |A|: c stays the mean of the c_i.
+    ``length`` = s eta. The sum is divided by m, all clients, and not by |A|: c stays the mean of the c_i. The change is
+    -c - Delta_i / (s eta), without c_i: a server that does not keep the c_i has all it needs to follow their mean.
 
     >>> c, ci = renew(np.zeros(1), np.zeros((2, 1)), np.array([[-1.0], [9.0]]), 0.5, np.array([True, False]))
     >>> c.tolist(), ci.tolist()
@@ -84,7 +86,9 @@ def renew_mean(control: Array, change: Array, reported: Array, num_clients: int)
 def _round(params: dict[str, Array], state: State, round: Round) -> State:
     """x^(t+1) = x^t + eta_g mean over A^t of Delta_i. Empty A^t and cool-down: nothing changes on the server.
 
-    A client that the broadcast did not reach (and that computes all the same) has no c and takes plain steps.
+    A client that the broadcast did not reach (and that computes all the same) has no c: it takes plain steps, its
+    Delta_i counts in x, and its c_i and c do not change. Where a downlink fails alone it must say so (one bit, not
+    counted in the cost), or the server would move c by a change that c_i does not make.
     """
     receives = round.link.receives
     start = select(receives, state.server, state.clients)
