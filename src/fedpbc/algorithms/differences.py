@@ -57,16 +57,16 @@ def exchange(kept: Kept, latest: Array, reported: Array, receives: Array) -> tup
     change = latest - own
     after = Kept(
         select(reported, select(counted & ~lost, latest, zero), own),
-        xp.where(lost, zero, mean_with(kept, change, counted)),
+        xp.where(lost, zero, mean_with(kept.mean, change, counted)),
         xp.where(reported, kept.server_epoch + lost, epoch),
         kept.server_epoch + lost,
     )
     return after, change, counted
 
 
-def mean_with(kept: Kept, change: Array, counted: Array) -> Array:
+def mean_with(mean: Array, change: Array, counted: Array) -> Array:
     """hbar + (1/m) sum over those who count of u_i - h_i, [d]."""
-    return kept.mean + masked_sum(change, counted) / kept.own.shape[0]
+    return mean + masked_sum(change, counted) / change.shape[0]
 
 
 def forget_own(kept: Kept, lost: Array) -> Kept:

@@ -94,7 +94,7 @@ def _round_spread(wait: Array, state: Spread, round: Round) -> Spread:
     latest = -trained.update / round.learning_rate
     kept, change, counted = exchange(state.kept, latest, heard(round), round.link.receives)
     known = state.heard | counted
-    server = _step(wait, state.server, mean_with(state.kept, change, counted), known, round)
+    server = _step(wait, state.server, mean_with(state.kept.mean, change, counted), known, round)
     return Spread(server, trained.end, kept, known & (kept.server_epoch == state.kept.server_epoch))
 
 

@@ -78,6 +78,11 @@ def renew_own(control: Array, controls: Array, update: Array, length: Array, rep
     return select(reported, controls - control - update / length, controls)
 
 
+def change_of(control: Array, update: Array, length: Array) -> Array:
+    """c_i+ - c_i = -c - Delta_i / (s eta), [m, d]: the same whatever c_i is, so a server without the c_i knows it."""
+    return -control - update / length
+
+
 def renew_mean(control: Array, change: Array, reported: Array, num_clients: int) -> Array:
     """c+ = c + (1/m) sum over those who reported of (c_i+ - c_i), [d]."""
     return control + masked_sum(change, reported) / num_clients
