@@ -107,6 +107,7 @@ def experiments(only: Collection[str] | None = None) -> dict[str, Experiment]:
     if only is not None:
         synthetic = SETTINGS["synthetic"]
         unequal = {**synthetic.table, "eval_every": synthetic.table["rounds"], "links": regimes(synthetic)[1:2]}
+        unequal["local_steps"] = 1  # who computes, sends and receives does not depend on it
         mixing = [method for method in METHODS if method["label"] in MIXING]
         for suffix, algorithms, compute in (("", METHODS, "all"), ("_active", mixing, "active")):
             found[COST + suffix] = Experiment.from_table({**unequal, "algorithms": algorithms, "compute": [compute]})
@@ -236,7 +237,7 @@ def paired_table(results: Results, name: str) -> str:
 
 def cost_table(results: Results) -> str:
     """What every method costs per round on Synthetic with .1/.9 links, and what it must know."""
-    lines = []
+    lines, steps = [], SETTINGS["synthetic"].table["local_steps"]
     for method, compute in rows():
         folder = COST if COST in results else "comparison_synthetic"
         result = results[folder + ("_active" if compute == "active" else "")]
@@ -251,7 +252,7 @@ def cost_table(results: Results) -> str:
         lines.append(
             [
                 title(method, compute),
-                f"{final['gradient_steps'] / rounds:.0f}",
+                f"{final['gradient_steps'] / rounds * steps / result.experiment.local_steps:.0f}",
                 f"{final['bytes_up'] / rounds / 1e3:.0f}",
                 f"{final['bytes_down'] / rounds / 1e3:.0f}",
                 server,

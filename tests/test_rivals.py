@@ -211,6 +211,21 @@ def test_on_a_model_with_minibatches(tmp_path: Any, case: str) -> None:
 # ------------------------------------------------- one mistake in the oracle must be visible, public mistakes above all
 
 
+class RatesOfBefore(rivals.F3AST):
+    """F3AST that weighs by r from before the round, as it was here once: a weight then has no bound."""
+
+    def weights(self, r: Any, memory: Any) -> dict[int, float]:
+        before = list(memory["r"])
+        return {i: 1 / (r.m * before[i]) for i in super().weights(r, memory)}
+
+
+class WithoutEpochs(rivals.MIFADifferences):
+    """MIFA by differences whose server is not told that a client lost its G_i."""
+
+    def lose(self, i: int, t: int, x0: Any, memory: Any) -> None:
+        memory["h"][i] = 0 * x0
+
+
 class OwnOutcome(rivals.FedAU):
     """FedAU whose weight of round t knows the outcome of round t."""
 
@@ -342,6 +357,10 @@ MUTANTS = [
     ("scaffold around", rivals.Scaffold()),
     ("fedavg_known", LastClientsProbability()),
     ("f3ast", ByPosition(2, 0.2)),
+    ("f3ast", RatesOfBefore(2, 0.2)),
+    ("mifa on clients", WithoutEpochs()),
+    ("mifa on clients", rivals.MIFA()),
+    ("fedvarp on clients", rivals.FedVARP(0.6)),
     ("f3ast", rivals.F3AST(3, 0.2)),
     ("f3ast", rivals.F3AST(2, 0.1)),
     ("fedprox", rivals.FedProx(0.7)),
