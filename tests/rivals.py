@@ -494,19 +494,32 @@ class Scaffold(Broadcast):
     server does not know (c stays); held_by_server: it is kept by the server and sent along, a loss takes x_i only.
 
     around: plain training from x^t - eta (s-1)/2 (c - c_i), afterwards minus eta (s+1)/2 (c - c_i).
+
+    epochs: E and e_i start at 0. Lost: e_i = -1. Before the steps every reached i with 0 <= e_i != E: c_i = 0, e_i = E.
+    If some i in A that was reached has e_i = -1: c = 0, E += 1 (once), and those of A that were reached have c_i = 0
+    and e_i = the new E instead of what the round gives.
     """
 
-    def __init__(self, eta_g: float = 1.0, held_by_server: bool = False, around: bool = False):
-        self.eta_g, self.held_by_server, self.around = eta_g, held_by_server, around
+    def __init__(self, eta_g: float = 1.0, held_by_server: bool = False, around: bool = False, epochs: bool = False):
+        self.eta_g, self.held_by_server, self.around, self.epochs = eta_g, held_by_server, around, epochs
 
     def memory(self, m: int, x0: np.ndarray) -> dict:
-        """c and the c_i, all 0."""
-        return {"c": np.zeros_like(x0), "c_i": [np.zeros_like(x0) for _ in range(m)]}
+        """c and the c_i, all 0; the epochs."""
+        return {"c": np.zeros_like(x0), "c_i": [np.zeros_like(x0) for _ in range(m)], "epoch": [0] * m, "E": 0}
 
     def lose(self, i: int, t: int, x0: np.ndarray, memory: dict) -> None:
         """c_i := 0 if the client keeps it."""
         if not self.held_by_server:
             memory["c_i"][i] = np.zeros_like(x0)
+            if self.epochs:
+                memory["epoch"][i] = -1
+
+    def round(self, r: Round, server: np.ndarray, clients: list, memory: dict) -> tuple[np.ndarray, list]:
+        """Who is reached learns of the epoch before its steps."""
+        for i in r.reached:
+            if memory["epoch"][i] not in (-1, memory["E"]):
+                memory["c_i"][i], memory["epoch"][i] = np.zeros_like(server), memory["E"]
+        return super().round(r, server, clients, memory)
 
     def step(self, r: Round, i: int, k: int, x: np.ndarray, start: np.ndarray, memory: dict) -> np.ndarray:
         """One step, shifted by c - c_i where the server reached i."""
@@ -532,6 +545,11 @@ class Scaffold(Broadcast):
                 change = change + (new - memory["c_i"][i])
                 memory["c_i"][i] = new
         memory["c"] = c + change / r.m
+        heard = [i for i in r.active if i in r.reached]
+        if any(memory["epoch"][i] == -1 for i in heard):
+            memory["c"], memory["E"] = np.zeros_like(server), memory["E"] + 1
+            for i in heard:
+                memory["c_i"][i], memory["epoch"][i] = np.zeros_like(server), memory["E"]
         return server + self.eta_g / len(r.active) * total
 
 

@@ -64,6 +64,7 @@ VARIANTS: list[dict[str, Any]] = [
     {"name": "fedvarp"},
     {"name": "fedvarp", "memory": "client"},
     {"name": "scaffold"},
+    {"name": "scaffold", "epoch_reset": True},
     {"name": "scaffold", "controls": "server", "apply": "around"},
     {"name": "fedawe"},
     {"name": "fedawe", "clip": 2},

@@ -36,7 +36,8 @@ def exchange(kept: Kept, latest: Array, reported: Array, receives: Array) -> tup
     server's epoch, so whom it reaches with an older one starts again from h_i = 0. A client that lost its h_i says so
     with its next update, as nobody knows what of it is in hbar: the server then begins a new epoch with hbar = 0,
     in which everybody starts from h_i = 0. The differences of that round are those of the old epoch: they serve for
-    the step of that round, the lost client's not, and are forgotten. hbar is always the mean of the h_i of its epoch.
+    the step of that round, the lost client's not, and are forgotten. So hbar is the mean of the h_i of its epoch,
+    except while a loss is not told yet.
 
     >>> kept = Kept(np.array([[1.0], [3.0]]), np.array([2.0]), np.zeros(2, int), np.int32(0))
     >>> latest, first = np.array([[5.0], [9.0]]), np.array([True, False])
@@ -48,20 +49,25 @@ def exchange(kept: Kept, latest: Array, reported: Array, receives: Array) -> tup
     >>> kept.own.tolist(), kept.mean.tolist(), counted.tolist(), kept.epoch.tolist(), int(kept.server_epoch)
     ([[0.0], [3.0]], [0.0], [False, False], [1, 0], 1)
     """
+    kept = up_to_date(kept, receives)
     xp, zero = kept.own.__array_namespace__(), kept.mean * 0
-    outdated = receives & (kept.epoch >= 0) & (kept.epoch != kept.server_epoch)
-    own = select(outdated, zero, kept.own)
-    epoch = xp.where(outdated, kept.server_epoch, kept.epoch)
-    counted = reported & (epoch == kept.server_epoch)
-    lost = (reported & (epoch < 0)).any()
-    change = latest - own
+    counted = reported & (kept.epoch == kept.server_epoch)
+    lost = (reported & (kept.epoch < 0)).any()
+    change = latest - kept.own
     after = Kept(
-        select(reported, select(counted & ~lost, latest, zero), own),
+        select(reported, select(counted & ~lost, latest, zero), kept.own),
         xp.where(lost, zero, mean_with(kept.mean, change, counted)),
-        xp.where(reported, kept.server_epoch + lost, epoch),
+        xp.where(reported, kept.server_epoch + lost, kept.epoch),
         kept.server_epoch + lost,
     )
     return after, change, counted
+
+
+def up_to_date(kept: Kept, receives: Array) -> Kept:
+    """h_i = 0 for those whom the broadcast reaches with an older epoch; who lost its h_i stays with that."""
+    outdated = receives & (kept.epoch >= 0) & (kept.epoch != kept.server_epoch)
+    epoch = kept.mean.__array_namespace__().where(outdated, kept.server_epoch, kept.epoch)
+    return kept._replace(own=select(outdated, kept.mean * 0, kept.own), epoch=epoch)
 
 
 def mean_with(mean: Array, change: Array, counted: Array) -> Array:
