@@ -11,6 +11,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from scipy.optimize import minimize
 
+from fedpbc.engine import draw_links
 from fedpbc.experiment import Experiment, load_experiment
 from fedpbc.local import sum_blocks
 from fedpbc.runner import RunResult
@@ -80,8 +81,6 @@ def regimes(setting: Setting) -> list[dict[str, Any]]:
 
 REFERENCES = ("FedAvg, active", "SCAFFOLD")
 """Methods that are run with p = 1 too."""
-COST = "comparison_cost"
-"""Folder of the runs that the costs are read off when only some rows are renewed: all methods, Synthetic, .1/.9."""
 
 
 def experiments(only: Collection[str] | None = None) -> dict[str, Experiment]:
@@ -104,13 +103,6 @@ def experiments(only: Collection[str] | None = None) -> dict[str, Experiment]:
             if changes["algorithms"]:
                 folder = f"comparison_{name}{suffix}" + ("" if only is None else "_part")
                 found[folder] = Experiment.from_table({**table, **changes})
-    if only is not None:
-        synthetic = SETTINGS["synthetic"]
-        unequal = {**synthetic.table, "eval_every": synthetic.table["rounds"], "links": regimes(synthetic)[1:2]}
-        unequal["local_steps"] = 1  # who computes, sends and receives does not depend on it
-        mixing = [method for method in METHODS if method["label"] in MIXING]
-        for suffix, algorithms, compute in (("", METHODS, "all"), ("_active", mixing, "active")):
-            found[COST + suffix] = Experiment.from_table({**unequal, "algorithms": algorithms, "compute": [compute]})
     return found
 
 
@@ -120,7 +112,7 @@ Results = dict[str, RunResult]
 def tables(results: Results) -> dict[str, str]:
     """Markdown by the names of the template."""
     found = {f"comparison_{name}": outcome_table(results, name) for name in SETTINGS}
-    return {**found, "comparison_paired": paired_table(results, "synthetic"), "comparison_cost": cost_table(results)}
+    return {**found, "comparison_paired": paired_table(results, "synthetic"), "comparison_cost": cost_table()}
 
 
 def renewed(results: Results, only: Collection[str], before: dict[str, str]) -> dict[str, str]:
@@ -146,7 +138,7 @@ def renewed(results: Results, only: Collection[str], before: dict[str, str]) -> 
         head = markdown(["method", *columns(part, name)], [])
         lines = [markdown_row([h, *fresh[h]]) if h in fresh else standing[h] for h in order]
         found[key] = "\n".join([head, *lines])
-    return {**found, "comparison_cost": cost_table(results)}
+    return {**found, "comparison_cost": cost_table()}
 
 
 def columns(results: Results, name: str) -> dict[str, tuple[str, str, int]]:
@@ -235,31 +227,40 @@ def paired_table(results: Results, name: str) -> str:
     return markdown(["", *found], lines)
 
 
-def cost_table(results: Results) -> str:
-    """What every method costs per round on Synthetic with .1/.9 links, and what it must know."""
-    lines, steps = [], SETTINGS["synthetic"].table["local_steps"]
+def active_rounds(experiment: Experiment) -> float:
+    """Pairs of round and active client in a run, mean over the seeds: the links are drawn, nothing is trained."""
+    totals = []
+    for seed in experiment.seeds:
+        with jax.threefry_partitionable(True):
+            problem = experiment.problem.build(experiment.context(seed))
+            process = experiment.links[0].build(experiment.context(seed, problem))
+            shape = experiment.rounds, problem.num_clients
+            totals.append(sum(int(block.sum()) for block in draw_links(process, seed, *shape, experiment.rounds)))
+    return float(np.mean(totals))
+
+
+def cost_table() -> str:
+    """What every method costs per round on Synthetic with .1/.9 links, and what it must know.
+
+    Sent and received are one message of every active client; local steps are counted where they are used.
+    """
+    setting = SETTINGS["synthetic"]
+    experiment = Experiment.from_table({**setting.table, "links": regimes(setting)[1:2], "algorithms": METHODS})
+    context = experiment.context(experiment.seeds[0])
+    problem = experiment.problem.build(context)
+    active = active_rounds(experiment) / experiment.rounds
+    lines = []
     for method, compute in rows():
-        folder = COST if COST in results else "comparison_synthetic"
-        result = results[folder + ("_active" if compute == "active" else "")]
-        seed, rounds = result.experiment.seeds[0], result.experiment.rounds
-        final = {
-            name: np.mean([result.cells[".1 / .9", method, compute, s].rows[name][-1] for s in result.experiment.seeds])
-            for name in ("gradient_steps", "bytes_up", "bytes_down")
-        }
-        (component,) = (c for c in result.experiment.algorithms if c.label == method)
-        cost = component.build(result.experiment.context(seed)).cost
-        server = f"{cost.server} + m" if cost.server_per_client == 1 else str(cost.server)
-        lines.append(
-            [
-                title(method, compute),
-                f"{final['gradient_steps'] / rounds * steps / result.experiment.local_steps:.0f}",
-                f"{final['bytes_up'] / rounds / 1e3:.0f}",
-                f"{final['bytes_down'] / rounds / 1e3:.0f}",
-                server,
-                str(cost.client),
-                cost.needs or "-",
-            ]
+        (component,) = (c for c in experiment.algorithms if c.label == method)
+        cost = component.build(context).cost
+        computing = problem.num_clients if cost.uses_all and compute == "all" else active
+        up, down = (
+            active * context.dtype.itemsize * (models * problem.init.size + scalars) / 1e3
+            for models, scalars in zip((cost.up, cost.down), cost.scalars, strict=True)
         )
+        server = f"{cost.server} + m" if cost.server_per_client == 1 else str(cost.server)
+        numbers = [f"{computing * experiment.local_steps:.0f}", f"{up:.0f}", f"{down:.0f}"]
+        lines.append([title(method, compute), *numbers, server, str(cost.client), cost.needs or "-"])
     header = ["method", "gradient steps a round", "kB up", "kB down", "models on the server", "on a client", "needs"]
     return markdown(header, lines)
 
