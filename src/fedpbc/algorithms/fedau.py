@@ -45,8 +45,8 @@ def weights(cutoff: Array, state: Intervals, link: Link, t: Array) -> tuple[Inte
     """Use w_i / m, then S_i += 1; if i in A^t or S_i = K: w_i = (M_i w_i + S_i)/(M_i + 1), M_i += 1, S_i = 0.
 
     Order: use, then update, as the weight of round t must not know the outcome of round t (else it would be biased).
-    Source: their Algorithm 2, and their program (IBM/fedau, main.py: ``agg_weight = np.mean(participate_intervals)``,
-    then ``append(...)  # interval used in the next round``).
+    Source: their program (IBM/fedau, main.py: ``agg_weight = np.mean(participate_intervals_at_node[n])``, then
+    ``append(...)  # interval used in the next round``). Their Algorithm 2; its text was not compared again.
 
     >>> state = init(None, 2, float)
     >>> for active in ([False, True], [True, True]):

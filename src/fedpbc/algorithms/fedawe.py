@@ -53,8 +53,9 @@ def _round(params: dict[str, Array], state: State, round: Round) -> State:
     """x^(t+1) = mean over A^t of the echoes; x_i = x^(t+1) and tau_i = t for i in A^t; the others keep x_i.
 
     Order: use tau_i, then update it: the echo of round t is t - tau_i with the tau_i from before the round, 1 for a
-    client that was active in t - 1. Source: their Algorithm 1, and their program (varying_awe.py: the count starts at
-    1, multiplies the update, and is set back to 1 afterwards). An empty A^t leaves everything as it is.
+    client that was active in t - 1. Source: their program (varying_awe.py: the count starts at 1, multiplies the
+    update, and is set back to 1 afterwards; not compared with the text of the paper). An empty A^t leaves everything
+    as it is.
     """
     active, xp = round.link.active, state.clients.__array_namespace__()
     trained = select(active, round.train(state.clients), state.clients)

@@ -58,9 +58,10 @@ def _init_spread(rate: Array, x0: Array, num_clients: int) -> Spread:
 def surrogate(table: Array, mean: Array, update: Array, reported: Array) -> tuple[Array, Array, Array]:
     """(ybar + (1/|A|) sum over A of (Delta_i - y_i), the new table, the new mean).
 
-    Order: the step uses ybar and y_i from before the round, then both are updated. Source: their Algorithm 1, and the
-    program of FedAU's authors (IBM/fedau, main.py: ``w_tmp -= update_per_node[n]``; ``w_tmp_a += update_all_avg``, and
-    only in the line after it ``update_all_avg`` is computed anew).
+    Order: the step uses ybar and y_i from before the round, then both are updated. Source: the program
+    of FedAU's authors, who compare with it (IBM/fedau, main.py: ``w_tmp -= update_per_node[n]``; ``w_tmp_a +=
+    update_all_avg``, and only in the line after it ``update_all_avg`` is computed anew). No program of FedVARP's own
+    authors was found, and the order was not compared with the text of the paper.
 
     >>> import numpy as np
     >>> update, reported = np.array([[4.0], [9.0]]), np.array([True, False])

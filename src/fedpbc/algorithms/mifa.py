@@ -70,9 +70,10 @@ def remember(table: Array, update: Array, learning_rate: Array, reported: Array)
 def _round(wait: Array, state: State, round: Round) -> State:
     """G_i anew for i in A^t; x^(t+1) = x^t - (eta_t/m) sum_i G_i, in an empty round too.
 
-    Order: update the table, then use it, this round's updates included. Source: their Algorithm 1, and the program
-    of FedAU's authors (IBM/fedau, main.py: ``update_per_node[n] = w_tmp``, after all clients its mean), which keeps
-    Delta_i and does not divide it by the eta that made it: the same while eta is constant.
+    Order: update the table, then use it, this round's updates included. Source: their program (hmgxr128/MIFA_code,
+    src/trainers/fdu_no_wait.py: ``update_table[c.cid] = 1/lr * (soln - latest_model)``, then ``aggregate``, which adds
+    lr times the mean of the table). Waiting, theirs (fdu.py) fills the table in the round in which the last client is
+    heard and moves from the next round on; here it moves in that round. (Not compared with the text of the paper.)
 
     With memory of the others the server moves on when nobody is heard: the rule needs no A^t. In the cool-down
     nothing is learnt, and model and table stay.
