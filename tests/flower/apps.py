@@ -45,11 +45,17 @@ CASES = {
     "mifa": _case(flower.MIFA, rivals.MIFA(), learning_rate=RATE),
     "mifa waiting": _case(flower.MIFA, rivals.MIFA(wait=True), learning_rate=RATE, wait=True),
     "fedvarp": _case(flower.FedVARP, rivals.FedVARP(0.6), server_learning_rate=0.6),
+    "mifa by client": _case(flower.MIFA, rivals.MIFA(), learning_rate=RATE, memory="client"),
+    "mifa by client, waiting": _case(flower.MIFA, rivals.MIFA(True), learning_rate=RATE, wait=True, memory="client"),
+    "fedvarp by client": _case(flower.FedVARP, rivals.FedVARP(0.6), server_learning_rate=0.6, memory="client"),
     "scaffold": _case(flower.SCAFFOLD, rivals.Scaffold(0.8, held_by_server=True), server_learning_rate=0.8),
     "scaffold by client": _case(flower.SCAFFOLD, rivals.Scaffold(), controls="client"),
     "corrected": _case(flower.FedPBCCorrected, rivals.FedPBCCorrected("full")),
     "corrected light": _case(flower.FedPBCCorrected, rivals.FedPBCCorrected("light"), correction="light"),
 }
+
+KEPT_BY_CLIENTS = [name for name in CASES if "by client" in name]
+"""Strategies whose clients keep what must not get lost."""
 
 
 def centers(m: int, seed: int = 5) -> np.ndarray:

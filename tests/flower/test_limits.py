@@ -55,7 +55,9 @@ def test_a_length_that_nobody_trains_leaves_no_trace(case, length, tmp_path):
     np.testing.assert_allclose(models, expected(CASES[case].method, U, without), atol=1e-9, rtol=0)
 
 
-@pytest.mark.parametrize("case", ["mifa", "fedvarp", "scaffold", "fedau", "corrected"])
+@pytest.mark.parametrize(
+    "case", ["mifa", "mifa by client", "fedvarp", "fedvarp by client", "scaffold", "fedau", "corrected"]
+)
 def test_a_model_that_would_not_be_finite_leaves_no_trace(case, monkeypatch):
     """The rule is asked again without the replies, and nothing of the first try is remembered."""
     strategy = CASES[case].make(M)

@@ -12,7 +12,20 @@ from typing import Any
 
 import numpy as np
 import pytest
-from apps import CASES, D, centers, expected, flat, grid_of, names, play, quadratic_app, record_of, trace
+from apps import (
+    CASES,
+    KEPT_BY_CLIENTS,
+    D,
+    centers,
+    expected,
+    flat,
+    grid_of,
+    names,
+    play,
+    quadratic_app,
+    record_of,
+    trace,
+)
 from waiting import wait_until
 
 from fedpbc.audit import read_log
@@ -23,7 +36,7 @@ M, ROUNDS = 5, 8
 U = centers(M)
 ATTEMPTS = [trace(ROUNDS, M, seed) for seed in (1, 2, 4)]
 """A^t of each time the server runs: which of them came true, only participation.jsonl says."""
-CLIENTS_KEEP_NOTHING = [case for case in CASES if case != "scaffold by client"]
+CLIENTS_KEEP_NOTHING = [case for case in CASES if case not in KEPT_BY_CLIENTS]
 
 
 class Killed(Exception):
