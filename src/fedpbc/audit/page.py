@@ -14,16 +14,21 @@ from fedpbc.audit.markup import (
     STYLE,
     client_id,
     client_ids,
-    count,
-    cycle_of,
     evidence,
     figure,
-    in_rounds,
-    p_value,
     paragraph,
-    percent,
     ratio_of,
     table,
+)
+from fedpbc.audit.numbers import (
+    count,
+    cycle_of,
+    in_rounds,
+    in_whole_rounds,
+    left,
+    number,
+    p_value,
+    percent,
     times,
 )
 from fedpbc.audit.rules import HARMFUL, HARMLESS
@@ -82,9 +87,7 @@ def _uneven_answer(view: View) -> str:
 
 def _uneven(view: View) -> str:
     quarter, half, three = np.quantile(view.rate, [0.25, 0.5, 0.75])
-    text = (
-        f"On average, a client took part in {percent(float(view.rate.mean()))} of the {view.log.num_rounds:,} rounds."
-    )
+    text = f"On average, a client took part in {percent(float(view.rate.mean()))} of the {_known_rounds(view.log)}."
     if view.m >= 8:
         text += (
             f" Half of the clients are between {percent(quarter)} and {percent(three)}; the median is {percent(half)}."
@@ -96,7 +99,7 @@ def _uneven(view: View) -> str:
         expected = 1 - (view.at("participation", "confidence") or 0.95)
         text += (
             f" The intervals of {round(view.outside * view.m):,} of {view.m:,} clients leave out the mean"
-            f" rate; chance alone would do that to about {expected:.0%} of them."
+            f" rate; chance alone would do that to about {percent(expected)} of them."
         )
     if view.at("participation", "intervals_widened"):
         text += " The intervals are widened, because rounds resemble the rounds before them."
@@ -108,9 +111,11 @@ def _uneven(view: View) -> str:
 
 
 def _rounds_text(view: View) -> str:
-    counts = view.log.active_counts()
+    counts = view.log.known_counts()
     empty, single = int(np.sum(counts == 0)), int(np.sum(counts == 1))
-    text = f"A round had {counts.mean():.3g} active clients on average, between {counts.min():,} and {counts.max():,}."
+    text = (
+        f"A round had {number(counts.mean())} active clients on average, between {counts.min():,} and {counts.max():,}."
+    )
     if empty:
         text += f" In {count(empty, 'round')} nobody was active."
     if single:
@@ -193,8 +198,8 @@ def _biased(view: View) -> str:
 
 
 def _client_row(view: View, entry: dict[str, Any]) -> tuple[str, ...]:
-    number = view.number.get(entry["client"])
-    rate = "" if number is None else percent(float(view.rate[number]))
+    place = view.number.get(entry["client"])
+    rate = "" if place is None else percent(float(view.rate[place]))
     return client_id(entry["client"]), times(entry.get("ratio")), percent(entry.get("weight")), rate
 
 
@@ -228,18 +233,23 @@ def _stationary_answer(view: View) -> str:
 
 def _stationary(view: View) -> str:
     parts = [paragraph(text) for text in (_drift_text(view), _memory_text(view), _period_text(view)) if text]
-    parts.append(figure(figures.activity(view.log.active_counts(), view.log.first_round, _period(view))))
+    parts.append(figure(figures.activity(view.log, _period(view))))
     histogram = view.at("participation", "absence_histogram") or {}
     edges, numbers = histogram.get("edges") or [], histogram.get("counts") or []
     if len(edges) == len(numbers) + 1 and None not in edges and any(numbers):
         bins = np.asarray(edges, float), np.asarray(numbers)
-        parts.append(figure(figures.absences(*bins, view.counted, view.log.num_rounds)))
+        parts.append(figure(figures.absences(*bins, view.counted, view.log)))
     if view.absence is not None:
         seen = np.where(view.counted > 0, view.absence, -1)
         longest = int(seen.argmax())
         rounds, whose = count(int(seen[longest]), "round"), client_id(view.log.clients[longest])
         median = np.median(view.absence[view.counted > 0])
         text = f"The longest absence is {rounds}, of {whose}; the median client's longest is {median:,.0f}."
+        if censored := view.at("participation", "absence_histogram", "censored"):
+            text += (
+                f" {censored:,} absences border on unknown rounds: how long they are is not known, and they are not in"
+                " the picture; for the longest, their known rounds count."
+            )
         parts.append(paragraph(text + (" Clients never seen are left out." if seen.min() < 0 else "")))
     return "".join(parts)
 
@@ -305,16 +315,16 @@ def _period_text(view: View) -> str:
 
 
 def _fedpbc_answer(view: View) -> str:
-    half = view.at("mixing", "half_life_rounds")
-    if half is None and view.at("mixing", "contraction") is not None:
+    half = view.at("mixing", "distance_half_life_rounds")
+    if view.at("mixing", "squared_distance_left_for_good"):
         return "FedPBC weighs all clients equally, but on this log their models would never all agree."
     if half is None:
         return "FedPBC weighs all clients it hears from equally; how fast they would agree could not be measured here."
-    cooldown = view.at("mixing", "cooldown_rounds_1e3")
+    cooldown = view.at("mixing", "distance_cooldown_rounds_1e3")
     speed = f"halves in {in_rounds(half)}" + (
-        "" if cooldown is None else f", and a thousandth is left after {cooldown:,.0f}"
+        "" if cooldown is None else f", and a thousandth is left after {in_whole_rounds(cooldown)}"
     )
-    return f"FedPBC weighs all clients equally; on this log the disagreement between them {speed}."
+    return f"FedPBC weighs all clients equally; on this log the distance between their models {speed}."
 
 
 def _fedpbc(view: View) -> str:
@@ -327,13 +337,22 @@ def _fedpbc(view: View) -> str:
         " together."
     )
     rows = []
-    if mixing.get("contraction") is not None:
-        what = "disagreement left after a round (squared distance; 1: clients never agree)"
-        rows.append((what, f"{mixing['contraction']:.4g}"))
-    if mixing.get("half_life_rounds") is not None:
-        rows.append(("half-life of the disagreement", in_rounds(mixing["half_life_rounds"])))
-    if mixing.get("cooldown_rounds_1e3") is not None:
-        rows.append(("cool-down until a thousandth is left", in_rounds(mixing["cooldown_rounds_1e3"])))
+    if mixing.get("distance_left_per_round") is not None:
+        rows.append(("distance left after a round, on average", left(mixing["distance_left_per_round"])))
+    if mixing.get("squared_distance_left_per_round") is not None:
+        rows.append(("squared distance left after a round", left(mixing["squared_distance_left_per_round"])))
+    if mixing.get("distance_half_life_rounds") is not None:
+        rows.append(("rounds that halve the distance", in_rounds(mixing["distance_half_life_rounds"])))
+    if mixing.get("distance_cooldown_rounds_1e3") is not None:
+        rounds = in_whole_rounds(mixing["distance_cooldown_rounds_1e3"])
+        rows.append(
+            (
+                "cool-down until a thousandth of the distance is left (a millionth of its square)",
+                rounds + (", more than the log has in a row: extrapolated" if mixing.get("extrapolated") else ""),
+            )
+        )
+    if mixing.get("squared_distance_left_for_good"):
+        rows.append(("squared distance that stays for good", percent(mixing["squared_distance_left_for_good"])))
     if mixing.get("local_work_ratio") is not None:
         rows.append(("local work, compared with computing only when active", times(mixing["local_work_ratio"])))
     seen = mixing.get("clients_seen")
@@ -344,11 +363,12 @@ def _fedpbc(view: View) -> str:
         parts.append(table("", ("measured on this log", ""), [(html.escape(what), value) for what, value in rows]))
     else:
         parts.append(paragraph("How fast clients would agree could not be measured on this log."))
-    if mixing.get("half_life_rounds") is not None:
+    if mixing.get("distance_half_life_rounds") is not None:
         parts.append(
             paragraph(
-                "A cool-down is a number of rounds at the end without local steps, in which the models only average. A"
-                " half-life that is long compared with your training means that the clients' models stay apart."
+                "The distance is the root of the mean squared distance of the models from their mean. A cool-down is a"
+                " number of rounds at the end without local steps, in which the models only average. A half-life that"
+                " is long compared with your training means that the clients' models stay apart."
             )
         )
     return "".join(parts)
@@ -390,19 +410,26 @@ def _counts_answers(findings: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _counts_only(findings: dict[str, Any], log: ParticipationLog) -> tuple[str, ...]:
-    counts = log.active_counts()
+    counts = log.known_counts()
     period = value_at(findings, "stationarity", "period", "rounds")
     rounds = (
-        f"A round had {counts.mean():.3g} active clients on average, between {counts.min():,} and {counts.max():,}."
+        f"A round had {number(counts.mean())} active clients on average, between {counts.min():,} and {counts.max():,}."
     )
     if empty := int(np.sum(counts == 0)):
         rounds += f" In {count(empty, 'round')} nobody was active."
     need = "Log one row per round and active client (<code>round,client</code>) to have this answered."
-    picture = figure(figures.activity(counts, log.first_round, period))
+    picture = figure(figures.activity(log, period))
     return paragraph(need) + paragraph(rounds), "", picture, "", _advice(findings)
 
 
 # The document
+
+
+def _known_rounds(log: ParticipationLog) -> str:
+    """``300 rounds``, or ``280 known rounds (20 unknown)``."""
+    if not len(log.unknown):
+        return count(log.num_rounds, "round")
+    return f"{count(log.known_rounds, 'known round')} ({len(log.unknown):,} unknown)"
 
 
 def _document(findings: dict[str, Any], log: ParticipationLog, bodies: Sequence[str], answers: Sequence[str]) -> str:
@@ -410,7 +437,7 @@ def _document(findings: dict[str, Any], log: ParticipationLog, bodies: Sequence[
     source = value_at(findings, "log", "source") or log.source
     title = "Participation audit" + (f": {shorten(clean(source), ID_LENGTH)}" if source else "")
     facts = [] if log.num_clients is None else [count(log.num_clients, "client")]
-    facts.append(count(log.num_rounds, "round"))
+    facts.append(_known_rounds(log))
     if not counts:
         facts.append(f"{len(log.rounds):,} times a client took part")
     if value_at(findings, "log", "format"):
@@ -444,6 +471,6 @@ def _reading(log: ParticipationLog) -> str:
         ["<ul>" + "".join(f"<li>{html.escape(clean(note))}</li>" for note in log.notes) + "</ul>"] if log.notes else []
     )
     if log.skipped:
-        rows = [(html.escape(clean(what)), f"{number:,}") for what, number in log.skipped.items()]
+        rows = [(html.escape(clean(what)), f"{lines:,}") for what, lines in log.skipped.items()]
         parts.append(table("", ("skipped", "how many"), rows))
     return f"<section><h2>How the log was read</h2>{''.join(parts)}</section>" if parts else ""
