@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import html
+import io
 import itertools
 import os
 import re
@@ -21,11 +22,13 @@ import chromium
 import numpy as np
 import page_samples as samples
 import pytest
+from rich.console import Console
 
 from fedpbc.audit import audit, figures
 from fedpbc.audit.log import ParticipationLog
 from fedpbc.audit.page import QUESTIONS, render
 from fedpbc.audit.svg import clean, shorten
+from fedpbc.audit.terminal import report
 
 NASTY = (
     "<script>alert(1)</script>",
@@ -157,6 +160,61 @@ def test_tells_what_the_audit_finds(name):
     text = Reader(render(findings, log)).text
     assert clean(findings["advice"][0]["advice"]) in text
     assert not re.findall(r"\b(?:nan|None|null|inf)\b", text)
+
+
+def always(m: int = 450, rounds: int = 700) -> ParticipationLog:
+    """Nearly always there, so that the heat map's scale goes up to 100 %; two clients hardly ever."""
+    table = np.random.default_rng(0).random((rounds, m)) < 0.999
+    table[:, :2] = False
+    table[3, 0] = table[699, 1] = True
+    return ParticipationLog.from_matrix(table)
+
+
+def crowd(rounds: int = 20_000) -> ParticipationLog:
+    """Counts of millions."""
+    empty = np.zeros(0, np.int32)
+    counts = np.random.default_rng(0).poisson(3_000_000, rounds)
+    return ParticipationLog([], rounds, 0, empty, empty, counts_only=counts)
+
+
+def rare(m: int = 3000, rounds: int = 120_000) -> ParticipationLog:
+    """Rates down to 1 in 120,000, and one client in every second round: weights a thousand times the fair share."""
+    rng = np.random.default_rng(0)
+    t, i = rng.integers(0, rounds, 9000), np.sort(rng.integers(1, m, 9000))
+    keys = np.unique(np.concatenate([t.astype(np.int64) * m + i, np.arange(0, rounds, 2, dtype=np.int64) * m]))
+    names = [f"client {k}" for k in range(m)]
+    return ParticipationLog(names, rounds, 1, (keys // m).astype(np.int32), (keys % m).astype(np.int32))
+
+
+def with_unknown() -> ParticipationLog:
+    """Most rounds are unknown, some bins of the pictures whole."""
+    table = np.random.default_rng(0).random((2000, 6)) < 0.4
+    return ParticipationLog.from_matrix(table, unknown=[*range(3, 900), *range(1000, 1004), 1999])
+
+
+EXTREMES = [always, crowd, rare, with_unknown, tiny]
+CONVERSION = re.compile(r"\d[eE][+-]?\d|\b(?:nan|inf|None|null)\b|\d{5}|%%|\d\.\d*0{6}")
+"""What a number that nobody formatted looks like: exponents, no number at all, five digits without a comma."""
+
+
+@pytest.mark.parametrize("make", EXTREMES)
+def test_every_number_is_written_for_readers(make):
+    log = make()
+    findings = audit(log)
+    page = render(findings, log)
+    console = Console(width=200, record=True, force_terminal=False, file=io.StringIO())
+    console.print(report(findings))
+    alts = " | ".join(re.findall('aria-label="([^"]*)"', page))
+    for text in (re.sub("<style>.*?</style>|<[^>]*>", " ", page, flags=re.S), alts, console.export_text()):
+        wrong = [text[max(match.start() - 40, 0) : match.end() + 20] for match in CONVERSION.finditer(text)]
+        assert not wrong
+
+
+def test_a_conversion_would_be_noticed(monkeypatch):
+    monkeypatch.setattr(figures, "tick", lambda share: f"{100 * share:.2g}%")
+    log = always()
+    assert "1e+02%" in Reader(render(audit(log), log)).text
+    assert CONVERSION.search("1e+02%")
 
 
 def test_does_not_call_chance_uneven():

@@ -198,7 +198,7 @@ def _cut_quoted(
 
 
 def _integers(path: Path, cells: np.ndarray, lines: np.ndarray) -> np.ndarray:
-    """int64[n] of decimal digits; refuses anything else."""
+    """int64[n] of decimal digits, below 4 10^18; refuses anything else."""
     digits = np.ascontiguousarray(cells).view(np.uint8).reshape(len(cells), -1)
     values = np.zeros(len(cells), np.int64)
     right = digits[:, 0] != 0 if digits.shape[1] else np.zeros(len(cells), bool)
@@ -208,7 +208,8 @@ def _integers(path: Path, cells: np.ndarray, lines: np.ndarray) -> np.ndarray:
         np.multiply(values, 10, out=values, where=is_digit)
         np.add(values, column.astype(np.int64) - 48, out=values, where=is_digit)
     if digits.shape[1] > 18:
-        right &= digits[:, 18] == 0
+        right &= (digits[:, 18] == 0) | (digits[:, 0] < 52)
+        right &= np.all(digits[:, 19:] == 0, axis=1)
     if not np.all(right):
         row = int(np.argmin(right))
         time = b"-" in cells[row] and b":" in cells[row]

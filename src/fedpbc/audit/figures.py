@@ -138,7 +138,7 @@ def heat_map(log: ParticipationLog, rate: np.ndarray) -> Picture:
     caption += " Vertical stripes are rounds in which few or many took part; broken rows are clients that come and go."
     if len(log.unknown):
         caption += " Grey: rounds of which nothing is known."
-    alt = f"Heat map of participation: {len(order)} clients by {log.num_rounds} rounds"
+    alt = f"Heat map of participation: {len(order):,} clients by {log.num_rounds:,} rounds"
     return Picture(drawings("heat", draw, max(height, 1.3)), alt + ", sorted by participation rate.", caption)
 
 

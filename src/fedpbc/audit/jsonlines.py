@@ -151,7 +151,7 @@ def _json_round(path: Path, number: int, entry: dict[str, Any]) -> tuple[int, li
 
 
 def _number(path: Path, number: int, round_: Any) -> int:
-    if isinstance(round_, bool) or not isinstance(round_, int) or not 0 <= round_ < 10**18:
+    if isinstance(round_, bool) or not isinstance(round_, int) or not 0 <= round_ < 4 * 10**18:
         raise ConfigError(f"{path}: line {number}: round must be an integer >= 0, is {shorten(round_)}")
     return round_
 

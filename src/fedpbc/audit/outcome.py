@@ -68,7 +68,7 @@ class Columns:
             others = [each for each in names if each not in ("round", "client")]
             raise ConfigError(
                 f"{path}: {OPTION} {shorten(name)}: no such column{suggest(name, others)}; beside round and client "
-                f"there is {shorten(', '.join(others)) if others else 'nothing'}"
+                f"there is {', '.join(map(shorten, others[:KEPT])) if others else 'nothing'}"
             )
         self.active = found[0]
         if equals:
