@@ -239,7 +239,9 @@ def _first_gap(rounds: np.ndarray, clients: np.ndarray) -> str:
         return f"client {known[np.argmax(np.diff(known) > 1)] + 1} is missing: clients must be contiguous"
     known_rounds = np.unique(rounds)
     if np.any(np.diff(known_rounds) > 1):
-        return f"round {known_rounds[np.argmax(np.diff(known_rounds) > 1)] + 1} is missing: rounds must be contiguous"
+        times = " (are these times? Number the rounds 0, 1, 2, ...)" if np.min(np.diff(known_rounds)) > 1 else ""
+        missing = known_rounds[np.argmax(np.diff(known_rounds) > 1)] + 1
+        return f"round {missing} is missing: rounds must be contiguous{times}"
     order = np.lexsort((clients, rounds))
     pairs = list(dict.fromkeys(zip(rounds[order].tolist(), clients[order].tolist(), strict=True)))
     first, width = int(known[0]), len(known)
