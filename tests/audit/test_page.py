@@ -27,6 +27,7 @@ from rich.console import Console
 from fedpbc.audit import audit, figures
 from fedpbc.audit.log import ParticipationLog
 from fedpbc.audit.page import QUESTIONS, render
+from fedpbc.audit.statistics import expected_absences
 from fedpbc.audit.svg import clean, shorten
 from fedpbc.audit.terminal import report
 
@@ -329,7 +330,7 @@ def test_expected_absences_are_those_of_coin_flips():
         chance = np.prod([p if flip else 1 - p for flip in flips])
         lengths = [len(list(run)) for flip, run in itertools.groupby(flips) if not flip]
         expected += chance * np.histogram(lengths, edges)[0]
-    np.testing.assert_allclose(figures.expected_absences(edges, rate, rounds), expected, atol=1e-12)
+    np.testing.assert_allclose(expected_absences(edges, rate, rounds), expected, atol=1e-12)
 
 
 def large_log(m: int, rounds: int, pairs: int) -> ParticipationLog:

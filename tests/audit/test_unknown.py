@@ -157,7 +157,7 @@ def test_expected_absences_are_those_of_coin_flips_without_the_censored_ones():
         expected += chance * np.histogram(by_loops(np.array(flips), unknown)["absences"], edges)[0]
     stretches = ParticipationLog.from_matrix(np.ones((rounds, 2)), unknown=unknown).stretches()
     assert stretches.tolist() == [[0, 3], [4, 7], [8, 9]]
-    np.testing.assert_allclose(figures.expected_absences(edges, rate, rounds, stretches), expected, atol=1e-12)
+    np.testing.assert_allclose(found.expected_absences(edges, rate, rounds, stretches), expected, atol=1e-12)
 
 
 def test_heat_cells_leave_unknown_rounds_out():

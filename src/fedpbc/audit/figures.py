@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from fedpbc.audit.numbers import number, tick, times
+from fedpbc.audit.statistics import expected_absences
 from fedpbc.audit.svg import INK, LINE, Labels, Picture, drawings
 from fedpbc.report.palette import COLORS, RESERVED
 
@@ -300,34 +301,6 @@ def absences(edges: np.ndarray, counts: np.ndarray, rate: np.ndarray | None, log
     return Picture(
         drawings("absences", draw, 2.6), f"Histogram of absence lengths, up to about {longest:,.0f} rounds.", caption
     )
-
-
-def expected_absences(
-    edges: np.ndarray, rate: np.ndarray, num_rounds: int, stretches: np.ndarray | None = None
-) -> np.ndarray:
-    """Expected number of absences with edges[k] <= length < edges[k + 1] of clients without memory.
-
-    A client of rate p and T rounds has (1 - p)^k (1 + (T - k) p) absences of k rounds or more. Of those in a stretch of
-    L known rounds (``stretches`` [K, 2]: its first round and the first after it; default: all rounds) the censored ones
-    do not count: (1 - p)^k ((L - k) p - 1) + (1 - p)^L do not touch its ends, (1 - p)^k - (1 - p)^L touch one given end
-    only, (1 - p)^L both. Shapes: [n + 1], [m] -> [n].
-
-    >>> expected_absences(np.array([1, 2, 3]), np.array([0.5]), 2)
-    array([0.5 , 0.25])
-    """
-    values, how_many = np.unique(rate, return_counts=True)
-    stretches = np.array([[0, num_rounds]]) if stretches is None else stretches
-    free = (stretches[:, 0] == 0).astype(int) + (stretches[:, 1] == num_rounds)
-    kinds, copies = np.unique(np.column_stack([stretches[:, 1] - stretches[:, 0], free]), axis=0, return_counts=True)
-    at_least = np.zeros(len(edges))
-    for i, edge in enumerate(edges):
-        k = np.ceil(max(edge, 1))
-        for (length, ends), number_of in zip(kinds.tolist(), copies, strict=True):
-            if k <= length:
-                some, all_ = (1 - values) ** k, (1 - values) ** length
-                inner = some * ((length - k) * values - 1) + all_
-                at_least[i] += number_of * (how_many @ (inner + ends * (some - all_) + (ends == 2) * all_))
-    return at_least[:-1] - at_least[1:]
 
 
 def activity(log: ParticipationLog, period: float | None) -> Picture:

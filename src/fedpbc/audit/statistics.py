@@ -127,6 +127,34 @@ def _deviation(block: np.ndarray, begins: np.ndarray, seen: np.ndarray, total: i
     return np.maximum.reduceat(np.maximum(above, below), begins)
 
 
+def expected_absences(
+    edges: np.ndarray, rate: np.ndarray, num_rounds: int, stretches: np.ndarray | None = None
+) -> np.ndarray:
+    """Expected number of absences with edges[k] <= length < edges[k + 1] of clients without memory.
+
+    A client of rate p and T rounds has (1 - p)^k (1 + (T - k) p) absences of k rounds or more. Of those in a stretch of
+    L known rounds (``stretches`` [K, 2]: its first round and the first after it; default: all rounds) the censored ones
+    do not count: (1 - p)^k ((L - k) p - 1) + (1 - p)^L do not touch its ends, (1 - p)^k - (1 - p)^L touch one given end
+    only, (1 - p)^L both. Shapes: [n + 1], [m] -> [n].
+
+    >>> expected_absences(np.array([1, 2, 3]), np.array([0.5]), 2)
+    array([0.5 , 0.25])
+    """
+    values, how_many = np.unique(rate, return_counts=True)
+    stretches = np.array([[0, num_rounds]]) if stretches is None else stretches
+    free = (stretches[:, 0] == 0).astype(int) + (stretches[:, 1] == num_rounds)
+    kinds, copies = np.unique(np.column_stack([stretches[:, 1] - stretches[:, 0], free]), axis=0, return_counts=True)
+    at_least = np.zeros(len(edges))
+    for i, edge in enumerate(edges):
+        k = np.ceil(max(edge, 1))
+        for (length, ends), number_of in zip(kinds.tolist(), copies, strict=True):
+            if k <= length:
+                some, all_ = (1 - values) ** k, (1 - values) ** length
+                inner = some * ((length - k) * values - 1) + all_
+                at_least[i] += number_of * (how_many @ (inner + ends * (some - all_) + (ends == 2) * all_))
+    return at_least[:-1] - at_least[1:]
+
+
 def intervals(rate: np.ndarray, effective: np.ndarray, confidence: float = CONFIDENCE) -> tuple[np.ndarray, np.ndarray]:
     """Clopper-Pearson: (low, high) [m] for rates [m] seen in ``effective`` [m] independent rounds.
 
