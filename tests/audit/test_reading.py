@@ -112,7 +112,7 @@ def test_columns_that_cannot_say_it_are_left_alone(tmp_path, active, ending):
     assert "columns not used: ts" in log.notes
     rows = [(t, NAMES[i], f"{t}.{i}") for t in range(T) for i in range(M)]
     full = write(tmp_path / f"full.{ending}", ["round", "client", "ts"], rows)
-    with pytest.raises(ConfigError, match="every client has a row in every round, and ts is not used"):
+    with pytest.raises(ConfigError, match="every client takes part in every round, and ts is not used"):
         read_log(full)
     assert matrix(read_log(full, active_column="none")).all()
     nothing_else = write(tmp_path / f"bare.{ending}", ["round", "client"], [row[:2] for row in rows])
@@ -124,6 +124,16 @@ def test_beside_a_column_active_others_are_only_named(tmp_path, active):
     log = read_log(path)
     np.testing.assert_array_equal(matrix(log), active)
     assert log.notes == ("columns not used: status",)
+
+
+def test_a_column_active_that_is_always_true_says_nothing(tmp_path, active):
+    """Selected is not heard: beside it, the status says who took part."""
+    path = write(tmp_path / "log.csv", ["round", "client", "active", "status"], [
+        (t, name, 1, status) for t, name, status in every_pair(active, "ok", "lost")])  # fmt: skip
+    with pytest.raises(ConfigError, match=r"column status is not used and holds .* --active-column status=ok"):
+        read_log(path)
+    np.testing.assert_array_equal(matrix(read_log(path, active_column="status=ok")), active)
+    assert matrix(read_log(path, active_column="active")).all()
 
 
 @pytest.mark.parametrize(("yes", "no"), [("yes", "no"), ("TRUE", "False"), (1.0, 0.0), (True, False), ("1", "0")])
@@ -198,6 +208,17 @@ def test_times_that_waver_become_rounds_too(tmp_path, active):
     with pytest.raises(ConfigError, match=r"half of them \d+ apart or less: are these times in seconds"):
         read_log(path)
     np.testing.assert_array_equal(matrix(read_log(path, round_seconds=600)), active)
+
+
+def test_times_without_gaps_are_times_too(tmp_path):
+    """Many clients, each with a time of its own: every second is there."""
+    rows = [(1772323200 + second, f"{second % 7}") for second in range(600)]
+    path = write(tmp_path / "log.csv", ["round", "client"], rows)
+    with pytest.raises(ConfigError, match=r"600 of these 600 numbers are there: are these times .* --round-seconds N"):
+        read_log(path)
+    log = read_log(path, round_seconds=60, drop_duplicates=True)
+    assert (log.num_rounds, log.dropped_duplicates) == (10, 600 - 70)
+    assert read_log(path, round_seconds=1).num_rounds == 600
 
 
 def test_what_a_round_is_must_make_sense(tmp_path):
@@ -278,7 +299,7 @@ def test_duplicates_are_dropped_when_that_is_allowed_and_counted(tmp_path, activ
     assert log.dropped_duplicates == 10
     assert audit(log)["log"]["dropped_duplicates"] == 10
     assert (
-        "10 duplicate rows were dropped; of 1 pairs one row says active and another does not: they count as active"
+        "10 duplicate rows were dropped; 1 of the pairs are active in one row and not in another: they count as active"
         in log.notes
     )
 
@@ -335,7 +356,7 @@ def test_the_command_takes_the_options(fedpbc, tmp_path, active):
     status, out, err = fedpbc("audit", "log.csv", *options, "--active-column", "status=ok")
     assert (status, err) == (0, "")
     assert "log.csv: 60 rounds (1 of them unknown), 8 clients" in out
-    assert "1 duplicate row" in out
+    assert "1 duplicate row was dropped" in out
     found = json.loads((tmp_path / "audit-log" / "audit.json").read_text())
     assert (found["log"]["unknown_rounds"], found["log"]["dropped_duplicates"]) == (1, 1)
     assert found["participation"]["rate"] == pytest.approx(np.delete(active, 9, axis=0).mean(0).tolist())

@@ -17,6 +17,8 @@ MOST_ROUNDS = 10_000_000
 """More rounds than this are taken for a mistake (a time stamp in the column ``round``)."""
 SPARSE = 0.1
 """Where no more than this share of the rounds is there, the numbers are taken for times."""
+NO_ROUND = 5 * 10**8
+"""A log whose first round has this number, or a larger one, holds times (seconds since 1970, from 1985 on)."""
 UNITS = ((10**17, "nanoseconds", 10**9), (10**14, "microseconds", 10**6), (10**11, "milliseconds", 10**3))
 """Times from so large a number on are in this unit (seconds reach 10^11 in the year 5138)."""
 
@@ -64,7 +66,7 @@ def assemble(path: Path, kind: str, table: Table) -> ParticipationLog:
     clients, rank = ordered(table.names.codes)
     m = max(len(clients), 1)
     keys = (span.rounds - span.first) * m + rank[codes]
-    table.columns.check(path, len(keys) == span.number_there * m)
+    table.columns.check(path, len(keys) == len(span.there) * m and bool(active.all()))
     keys, active, dropped = _duplicates(path, keys, active, table, clients, m, span.first)
     unknown = _gaps(path, span, table)
     _note_absent_pairs(table, len(keys), (span.total - len(unknown)) * m)
@@ -95,11 +97,6 @@ class Span(NamedTuple):
     there: np.ndarray
     """int64[k]: those that are there, ascending."""
 
-    @property
-    def number_there(self) -> int:
-        """How many are there."""
-        return len(self.there)
-
 
 def _number_rounds(path: Path, rounds: np.ndarray, table: Table) -> Span:
     """What the column ``round`` means: numbers of rounds, or times with ``round_seconds``."""
@@ -109,7 +106,7 @@ def _number_rounds(path: Path, rounds: np.ndarray, table: Table) -> Span:
         rounds, listed = _rounds_of_times(path, rounds, listed, seconds, table)
     there = np.unique(np.concatenate([_unique(rounds), listed]))
     first, total = int(there[0]), int(there[-1] - there[0]) + 1
-    if seconds is None and len(there) > 2 and len(there) <= SPARSE * total:
+    if seconds is None and (first >= NO_ROUND or (len(there) > 2 and len(there) <= SPARSE * total)):
         raise ConfigError(f"{path}: {_are_these_times(there, total)}")
     if total > MOST_ROUNDS:
         raise ConfigError(
@@ -133,19 +130,18 @@ def _unit(largest: int) -> tuple[str, int]:
 
 
 def _are_these_times(there: np.ndarray, total: int) -> str:
-    """Few of the rounds between the first and the last are there: ask, with the length of a round that is likely."""
+    """Numbers too large, or with too many gaps, for rounds: ask, with the length of a round that is likely."""
     gaps = np.diff(there)
     unit, each = _unit(int(there[-1]))
     step = int(np.gcd.reduce(gaps))
-    shared = step > 1 and step * each >= each
-    likely = step if shared else int(np.median(gaps))
-    length = likely / each
-    found = (
-        f"round goes from {there[0]} to {there[-1]}, but only {len(there):,} of these {total:,} numbers are there, "
-        + (f"all a multiple of {step:,} apart" if shared else f"half of them {likely:,} apart or less")
-    )
+    shared = step >= max(each, 2)
+    likely = step if shared else int(np.median(gaps)) if len(gaps) else each
+    found = f"round goes from {there[0]} to {there[-1]}, and {len(there):,} of these {total:,} numbers are there"
+    if len(gaps) and likely > 1:
+        found += f", all a multiple of {step:,} apart" if shared else f", half of them {likely:,} apart or less"
+    length = f"{likely / each:.12g}" if len(gaps) and likely > 1 else "N"
     return (
-        f"{found}: are these times in {unit}? --round-seconds {length:.12g} makes rounds of that length of "
+        f"{found}: are these times in {unit}? --round-seconds {length} makes rounds of that length of "
         "them, another length others" + ("; --round-seconds 1 takes the numbers as they are" if each == 1 else "")
     )
 
@@ -187,9 +183,9 @@ def _duplicates(
     rows_each = np.bincount(inverse, minlength=len(kept))
     split = int(np.sum((yes > 0) & (yes < rows_each)))
     dropped = len(keys) - len(kept)
-    text = f"{dropped:,} duplicate rows were dropped"
+    text = "1 duplicate row was dropped" if dropped == 1 else f"{dropped:,} duplicate rows were dropped"
     if split:
-        text += f"; of {split:,} pairs one row says active and another does not: they count as active"
+        text += f"; {split:,} of the pairs are active in one row and not in another: they count as active"
     table.notes.append(text)
     return kept, yes > 0, dropped
 

@@ -23,6 +23,15 @@ def percent(value: float | None) -> str:
     return f"{hundred:.0f}%" if hundred == 0 or hundred >= 9.95 else f"{hundred:#.2g}%"
 
 
+def share(value: float) -> str:
+    """A rate with three places; more where it is small.
+
+    >>> share(0.5), share(0.0123), share(0.000123), share(0)
+    ('0.500', '0.012', '0.00012', '0.000')
+    """
+    return f"{value:.3f}" if value == 0 or value >= 0.01 else number(value, 2)
+
+
 def tick(value: float) -> str:
     """A share on a picture's scale: as short as it can be, whatever its size.
 

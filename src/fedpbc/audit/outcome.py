@@ -40,7 +40,8 @@ class Columns:
         """The column that says who took part; None: every row did."""
         self.wanted: dict[str, str] | None = None
         """Values that count as active, folded -> as written; None: the column holds booleans."""
-        self.decided = self.active is not None
+        self.decided = False
+        """The user said which column it is."""
         if reading.active_column is not None:
             self._choose(path, names, reading.active_column)
         used = {"round", "client", self.active}
@@ -123,14 +124,14 @@ class Columns:
         return notes
 
     def check(self, path: Path, full: bool) -> None:
-        """Refuse what may be misread. ``full``: every client has a row in every round."""
+        """Refuse what may be misread. ``full``: every client is active in every round."""
         if self.wanted is not None and not set(self.wanted) & set(self.met):
             raise ConfigError(
                 f"{path}: {OPTION}: no row has {self.active} {' or '.join(self.wanted.values())}; "
                 f"it holds {_listing(list(self.met.values()), KEPT)}"
             )
         unused = [name for name in self.unused if name not in self.harmless]
-        if self.decided or not unused:
+        if self.decided or not unused or (self.active is not None and not full):
             return
         named = [name for name in unused if OUTCOMES.search(name.lower())]
         halves = [name for name in unused if len(self._values[name]) == 2 < self.rows]
@@ -150,7 +151,7 @@ class Columns:
             )
         if full:
             raise ConfigError(
-                f"{path}: {self.what}every client has a row in every round, and {', '.join(unused)} "
+                f"{path}: {self.what}every client takes part in every round, and {', '.join(unused)} "
                 f"{'is' if len(unused) == 1 else 'are'} not used: does a column say who took part? "
                 f"{self._command(unused[0])} reads it so; {every}"
             )

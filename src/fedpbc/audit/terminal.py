@@ -9,7 +9,18 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from fedpbc.audit.numbers import count, cycle_of, in_rounds, in_whole_rounds, left, number, p_value, percent, times
+from fedpbc.audit.numbers import (
+    count,
+    cycle_of,
+    in_rounds,
+    in_whole_rounds,
+    left,
+    number,
+    p_value,
+    percent,
+    share,
+    times,
+)
 from fedpbc.audit.rules import Findings
 
 LONGEST_ID = 24
@@ -59,7 +70,7 @@ def _uneven(findings: Findings) -> Iterable[str]:
     found, log = findings["participation"], findings["log"]
     total = log["num_rounds"] - log["unknown_rounds"]
     mean = f"{number(found['mean_active'])} clients a round on average"
-    yield f"{mean}; {found['empty_rounds']:,} rounds with none, {found['single_rounds']:,} with one."
+    yield f"{mean}; {count(found['empty_rounds'], 'round')} with none, {found['single_rounds']:,} with one."
     if "rate" not in found:
         yield "Who took part is not in the log: rates, weights and mixing cannot be had from it."
         return
@@ -80,7 +91,8 @@ def _uneven(findings: Findings) -> Iterable[str]:
 
 
 def _rate(found: dict[str, Any], i: int, name: str) -> str:
-    return f"{found['rate'][i]:.3f} [{found['rate_low'][i]:.3f}, {found['rate_high'][i]:.3f}] ({_short(name)})"
+    rate, low, high = (share(found[key][i]) for key in ("rate", "rate_low", "rate_high"))
+    return f"{rate} [{low}, {high}] ({_short(name)})"
 
 
 def _biased(findings: Findings) -> Iterable[str]:
