@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import copy
 import dataclasses
 import html
@@ -22,6 +23,7 @@ import chromium
 import numpy as np
 import page_samples as samples
 import pytest
+from matplotlib.image import imread
 from rich.console import Console
 
 from fedpbc.audit import audit, figures
@@ -391,6 +393,24 @@ def test_a_browser_shows_it_at_every_width_and_in_the_dark(browser, tmp_path, na
         visit = browser.visit(path, width, dark)
         assert not faults(visit, width), (width, dark, visit)
         assert visit.layout["background"] == ("rgb(20, 24, 29)" if dark else "rgb(255, 255, 255)")
+
+
+def test_a_browser_shows_unknown_rounds(browser, tmp_path):
+    """As a grey band of the heat map, which is neither of the colours of known rounds, and as a gap of the line."""
+    table = np.random.default_rng(0).random((300, 12)) < 0.5
+    pages = [ParticipationLog.from_matrix(table, unknown=unknown) for unknown in ((), range(100, 140))]
+    colours = []
+    for log in pages:
+        path = tmp_path / "page.html"
+        path.write_text(render(audit(log), log), encoding="utf-8")
+        for width in (360, 1200):
+            assert not faults(browser.visit(path, width), width)
+        png = re.search(r'href="data:image/png;base64,([^"]*)"', path.read_text(encoding="utf-8"))[1]
+        image = (255 * imread(io.BytesIO(base64.b64decode("".join(png.split()))), format="png")).astype(int)
+        colours.append({tuple(pixel) for pixel in image.reshape(-1, image.shape[-1])})
+        band = image[:, int(0.36 * image.shape[1]) : int(0.44 * image.shape[1])]
+        assert len({tuple(pixel) for pixel in band.reshape(-1, image.shape[-1])}) == (2 if log is pages[0] else 1)
+    assert len(colours[1] - colours[0]) == 1
 
 
 @pytest.mark.parametrize(

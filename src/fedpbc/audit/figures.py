@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap, PowerNorm
 from matplotlib.figure import Figure
@@ -93,13 +94,12 @@ def heat_map(log: ParticipationLog, rate: np.ndarray) -> Picture:
 
     def draw(figure: Figure, labels: Labels) -> None:
         ax = figure.subplots()
-        colors: Any = ListedColormap(["#0000", BLUE]) if each else "viridis"
+        colors = ListedColormap(["#0000", BLUE]) if each else colormaps["viridis"]
         first = log.first_round
-        ax.set_facecolor(UNKNOWN)
         extent = (first - 0.5, first + log.num_rounds - 0.5, len(cells), 0.0)
         image = ax.imshow(
             cells,
-            cmap=colors,
+            cmap=colors.with_extremes(bad=UNKNOWN),
             norm=PowerNorm(0.5, 0, top),
             aspect="auto",
             extent=extent,

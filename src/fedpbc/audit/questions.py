@@ -60,7 +60,7 @@ def uneven(view: View) -> str:
         expected = 1 - (view.at("participation", "confidence") or 0.95)
         text += (
             f" The intervals of {round(view.outside * view.m):,} of {view.m:,} clients leave out the mean"
-            f" rate; chance alone would do that to about {percent(expected)} of them."
+            f" rate; chance alone would do that to about {expected:.0%} of them."
         )
     if view.at("participation", "intervals_widened"):
         text += " The intervals are widened, because rounds resemble the rounds before them."
