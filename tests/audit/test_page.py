@@ -196,8 +196,8 @@ def with_unknown() -> ParticipationLog:
 
 
 EXTREMES = [always, crowd, rare, with_unknown, tiny]
-CONVERSION = re.compile(r"\d[eE][+-]?\d|\b(?:nan|inf|None|null)\b|\d{5}|%%|\d\.\d*0{6}")
-"""What a number that nobody formatted looks like: exponents, no number at all, five digits without a comma."""
+CONVERSION = re.compile(r"\d[eE][+-]?\d|\b(?:nan|inf|None|null)\b|(?<![.\d])\d{5}|%%|(?<!\d)-0(?:\.0+)?(?![.\d])")
+"""What a number that nobody formatted looks like: exponents, no number at all, five digits without a comma, -0."""
 
 
 @pytest.mark.parametrize("make", EXTREMES)

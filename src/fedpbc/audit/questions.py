@@ -55,7 +55,7 @@ def uneven(view: View) -> str:
         )
     gini = view.at("participation", "gini")
     if gini is not None:
-        text += f" The Gini coefficient is {gini:.2f} (0: all take part equally often, 1: one client does everything)."
+        text += f" The Gini coefficient is {gini:z.2f} (0: all take part equally often, 1: one client does everything)."
     if view.outside is not None:
         expected = 1 - (view.at("participation", "confidence") or 0.95)
         text += (
@@ -248,8 +248,8 @@ def _memory_text(view: View) -> str:
     value = memory["median"]
     span = ""
     if memory.get("low") is not None and memory.get("high") is not None:
-        span = f" (90% of the clients between {memory['low']:.2f} and {memory['high']:.2f})"
-    text = f"The median correlation of a client's participation with its next round is {value:.2f}{span}: "
+        span = f" (90% of the clients between {memory['low']:z.2f} and {memory['high']:z.2f})"
+    text = f"The median correlation of a client's participation with its next round is {value:z.2f}{span}: "
     if not memory.get("significant"):
         return text + "no more than chance gives."
     if value > 0:

@@ -77,7 +77,7 @@ def _uneven(findings: Findings) -> Iterable[str]:
     rates, names = found["rate"], findings["clients"]
     low, high = (pick(range(len(rates)), key=rates.__getitem__) for pick in (min, max))
     spread = " to ".join(_rate(found, i, names[i]) for i in (low, high))
-    yield f"Rates: {spread}; Gini {found['gini']:.2f}."
+    yield f"Rates: {spread}; Gini {found['gini']:z.2f}."
     if found["intervals_widened"]:
         yield "The intervals are widened for memory between rounds (effective sample size)."
     longest = max(range(len(rates)), key=found["longest_absence"].__getitem__)
@@ -132,7 +132,7 @@ def _steady(found: dict[str, Any]) -> Iterable[str]:
         yield f"Drifts (p {p_value(drift['p_value'])}): {who}."
     if memory is not None and memory["median"] is not None:
         verdict = "memory" if memory["significant"] else "no memory found"
-        yield f"Correlation with the round before: median {memory['median']:.2f} over clients: {verdict}."
+        yield f"Correlation with the round before: median {memory['median']:z.2f} over clients: {verdict}."
     if period["rounds"] is None:
         yield "No period found."
     else:
