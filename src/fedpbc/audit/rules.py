@@ -139,19 +139,19 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "correct-drift",
         lambda f: _harmful(f) and not _has_memory(f),
-        "To gain more, correct the drift: SCAFFOLD, with its control variates on the clients where the server cannot "
-        "hold a model for each, or drift-corrected FedPBC; both also around clients whose training stays as it is.",
+        "To gain more, correct the drift: SCAFFOLD with its control variates on the server, or drift-corrected FedPBC "
+        "where the server cannot hold a model per client; both also around clients whose training stays as it is.",
         lambda f: "Best of all that was tried under links without memory, and exact where gradients are.",
         RIVALS,
     ),
     Rule(
         "memory",
         lambda f: _harmful(f) and _has_memory(f),
-        "Prefer FedAU, MIFA or FedVARP here; SCAFFOLD, drift-corrected FedPBC and FedAWE without a clip are not safe.",
+        "Prefer FedAU, MIFA or FedVARP here; SCAFFOLD, drift-corrected FedPBC, FedAWE and F3AST are not safe.",
         lambda f: (
             f"Taking part depends on the round before (autocorrelation {_autocorrelation(f):.2f}). At .9, on a "
-            "classifier, FedAWE without a clip diverged on some seeds, SCAFFOLD and corrected FedPBC lost to FedAvg in "
-            "some forms and settings; on quadratics the last two stayed exact."
+            "classifier, FedAWE and F3AST diverged on some seeds, SCAFFOLD and corrected FedPBC lost to FedAvg in some "
+            "forms and settings; on quadratics the last two stayed exact."
         ),
         RIVALS,
     ),
