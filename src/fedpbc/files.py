@@ -173,7 +173,7 @@ def read_trace(option: str, path: Path) -> np.ndarray:
 
     From .npy of shape (rounds, clients) holding 0/1 or booleans, or from .csv with the header
     ``round,client,active``: every pair of a contiguous range of rounds and a contiguous range of clients
-    exactly once, in any order. Raises BadOption on gaps, duplicates and values other than 0/1/true/false.
+    exactly once, in any order. Raises BadOption on gaps, duplicates and values other than 0/1/true/false/yes/no.
     """
     table = _load(option, path, lambda: _read_trace_csv(option, path))
     if table.ndim != 2 or table.size == 0:
@@ -184,7 +184,8 @@ def read_trace(option: str, path: Path) -> np.ndarray:
 
 
 _ID_MAX = 10**15
-_ACTIVE = {"0": 0, "1": 1, "true": 1, "false": 0, "0.0": 0, "1.0": 1}
+BOOLEANS = {"0": False, "1": True, "true": True, "false": False, "yes": True, "no": False, "0.0": False, "1.0": True}
+"""Whether a client was active, as text in lower case, in every file that says so."""
 
 
 def _read_trace_csv(option: str, path: Path) -> np.ndarray:
@@ -201,12 +202,14 @@ def _read_trace_csv(option: str, path: Path) -> np.ndarray:
                 cells = [cell.strip() for cell in line.split(",")]
                 rounds.append(int(cells[columns["round"]]))
                 clients.append(int(cells[columns["client"]]))
-                active.append(_ACTIVE[cells[columns["active"]].lower()])
+                active.append(BOOLEANS[cells[columns["active"]].lower()])
                 if len(cells) != 3 or max(abs(rounds[-1]), abs(clients[-1])) > _ID_MAX:
                     raise ValueError
             except (ValueError, KeyError, IndexError):
                 raise BadOption(
-                    option, path, f"line {number} must be two integers and 0 or 1, is {shorten(line.strip())}"
+                    option,
+                    path,
+                    f"line {number} must be two integers and 0 or 1 (true, false, yes, no), is {shorten(line.strip())}",
                 ) from None
     if not rounds:
         raise BadOption(option, path, "holds no rows")
@@ -236,7 +239,9 @@ def _first_gap(rounds: np.ndarray, clients: np.ndarray) -> str:
         return f"client {known[np.argmax(np.diff(known) > 1)] + 1} is missing: clients must be contiguous"
     known_rounds = np.unique(rounds)
     if np.any(np.diff(known_rounds) > 1):
-        return f"round {known_rounds[np.argmax(np.diff(known_rounds) > 1)] + 1} is missing: rounds must be contiguous"
+        times = " (are these times? Number the rounds 0, 1, 2, ...)" if np.min(np.diff(known_rounds)) > 1 else ""
+        missing = known_rounds[np.argmax(np.diff(known_rounds) > 1)] + 1
+        return f"round {missing} is missing: rounds must be contiguous{times}"
     order = np.lexsort((clients, rounds))
     pairs = list(dict.fromkeys(zip(rounds[order].tolist(), clients[order].tolist(), strict=True)))
     first, width = int(known[0]), len(known)

@@ -113,7 +113,7 @@ def test_absent_and_separated_clients_get_advice():
     assert found["participation"]["never_seen"] == ["8"]
     assert not found["participation"]["meets_all"]
     assert {"never-meet", "never-seen"} <= {entry["rule"] for entry in found["advice"]}
-    assert found["mixing"]["cooldown_rounds_1e3"] is None
+    assert found["mixing"]["distance_cooldown_rounds_1e3"] is None
 
 
 def test_drift_gets_advice():

@@ -50,7 +50,7 @@ def final_table(runs: Sequence[Run], costs: bool = True) -> Table:
             previous = here
     table.caption = "server: the model the server holds. " + (
         "mean: the mean of all client models, which no server can compute.\n"
-        "consensus distance: (1/m) sum ||x_i - mean||^2. "
+        "consensus distance: (1/m) sum ||x_i - mean||^2, squared. "
         if "mean" in models
         else ""
     )
