@@ -35,17 +35,22 @@ class Failure:
 
 @dataclass(frozen=True)
 class Trouble:
-    """Failures of one client in a row that are the same: in the same round, by the same exception type."""
+    """Failures of one client in a row that are the same: by the same exception type, in the same round if replayed."""
 
     round: int
     kind: str
     reason: str
     times: int
+    same_round: bool
+    """Always this round, as with strategies that replay it; else it is that of the last failure."""
 
     def describe(self, name: str, consequence: str) -> str:
         """The line in the log; rounds count from 1 there."""
-        where = f"in the local steps of round {self.round + 1}" if self.round >= 0 else "outside its train function"
-        said = f"failed {self.times} times in a row {where}, always with {self.kind}"
+        at = "" if self.same_round else ", at last"
+        where = (
+            f"{at} in the local steps of round {self.round + 1}" if self.round >= 0 else " outside its train function"
+        )
+        said = f"failed {self.times} times in a row{where}, always with {self.kind}"
         return f"client {shorten(name)} {said} ({shorten(self.reason, 200)}): {consequence}"
 
 
@@ -71,7 +76,7 @@ class Failures:
         if same and self.replays:
             same = before is not None and before.round == failure.round
         times = 1 + (before.times if same and before is not None else 0)
-        trouble = self._troubles[name] = Trouble(failure.round, failure.kind, failure.reason, times)
+        trouble = self._troubles[name] = Trouble(failure.round, failure.kind, failure.reason, times, self.replays)
         rest, power = times % self.limit, times // self.limit
         return trouble if rest == 0 and power & (power - 1) == 0 else None
 
