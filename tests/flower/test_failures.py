@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 import rivals
 from apps import CASES, RATE, STEPS, D, centers, expected, flat, grid_of, play, quadratic_app, record_of, trace
-from flwr.app import Context, Error, Message, RecordDict
+from flwr.app import ConfigRecord, Context, Error, Message, MessageType, RecordDict
 from flwr.clientapp import ClientApp
 
 from fedpbc.errors import ConfigError
-from fedpbc.flower import FedPBC, fedpbc_mod
+from fedpbc.flower import FedPBC, InProcessGrid, fedpbc_mod
 from fedpbc.flower.failures import Failure, Failures
 from fedpbc.flower.protocol import RECORD, SKIP, TRAIN, Order
 
@@ -268,6 +268,25 @@ def test_an_order_says_nothing_of_rounds_left_out_where_there_are_none():
     app = quadratic_app(U, mods=(mod, fedpbc_mod), before=raises(3))
     play(CASES["fedpbc"].make(M, on_failure="skip"), grid_of(app, EVERYBODY), 9)
     assert [record.get(SKIP) for record in asked[1:]] == [None] * 6 + [[3]] + [None] * 2
+
+
+def test_progress_made_with_a_round_is_none_for_an_order_without_it():
+    """As after a server that was restored from a backup; what was done before that round stays."""
+    calls: list[int] = []
+    grid = InProcessGrid(quadratic_app(U, before=lambda t, i: calls.append(t)), ["0"])
+    (node,) = grid.get_node_ids()
+    for last, skip, trained in ((2, [], [0, 1, 2]), (4, [3], [4]), (5, [3], [5]), (6, [3, 4], [0, 1, 2, 5, 6])):
+        record = Order(TRAIN, "0", round=last, base="a", budget=1e9, keep_progress=True).record()
+        record[SKIP] = list(skip)
+        content = RecordDict({"arrays": record_of(np.zeros(D)), "config": ConfigRecord(), RECORD: record})
+        calls.clear()
+        (reply,) = grid.send_and_receive([Message(content, node, MessageType.TRAIN)])
+        assert calls == trained
+        x = np.zeros(D)
+        for t in sorted({*range(last + 1)} - {*skip}):
+            for _ in range(STEPS):
+                x = x - RATE(t) * (x - U[0])
+        np.testing.assert_allclose(flat(reply.content["arrays"]), x)
 
 
 @pytest.mark.parametrize(

@@ -61,11 +61,13 @@ def replayed(heard: dict[int, list[int]], active: np.ndarray) -> np.ndarray:
 
 
 SLOW = {
-    "it catches up in three orders": ([range(1, 7)], None, 9, [3, 4, 5, 6, 7, 8, 9]),
-    "it loses what it has after one": ([range(1, 7)], 8, 10, [4, 5, 6, 7, 8, 9, 10]),
-    "it is away again after one": ([range(1, 7), range(8, 13)], None, 15, [3, 4, 5, 9, 10, 11, 12, 13, 14, 15]),
+    "it catches up in three orders": ([range(1, 7)], None, None, 9, [3, 4, 5, 6, 7, 8, 9]),
+    "the reply of the third is lost": ([range(1, 7)], None, 9, 10, [3, 4, 5, 6, 7, 8, 9, 10]),
+    "it loses what it has after one": ([range(1, 7)], 8, None, 10, [4, 5, 6, 7, 8, 9, 10]),
+    "it is away again after one": ([range(1, 7), range(8, 13)], None, None, 15, [3, 4, 5, 9, 10, 11, 12, 13, 14, 15]),
 }
-"""(when no order reaches it, before which round it loses its context, when it is heard again, and with what).
+"""(when no order reaches it, before which round it loses its context, in which its reply is lost, when it is heard
+again, and with what).
 
 Worked out by hand: 25 s a round and a deadline of 60 s are three rounds an order, the third of which comes too late,
 and the order of round 7 asks for the latest five: 3, ..., 7. Then 6, 7, 8 (late again), then 9.
@@ -74,12 +76,14 @@ and the order of round 7 asks for the latest five: 3, ..., 7. Then 6, 7, 8 (late
 
 @pytest.mark.parametrize("case", SLOW)
 def test_who_needs_longer_than_the_deadline_is_heard_again(case, monkeypatch):
-    away, loses, back, rounds = SLOW[case]
-    down = np.ones((ROUNDS, M), bool)
+    away, loses, unheard, back, rounds = SLOW[case]
+    up, down = np.ones((ROUNDS, M), bool), np.ones((ROUNDS, M), bool)
+    if unheard is not None:
+        up[unheard, WHO] = False
     for gone in away:
         down[list(gone), WHO] = False
     clock = Clock(monkeypatch, 25.0)
-    grid = grid_of(quadratic_app(U, before=clock), np.ones_like(down), down, kind=Punctual)
+    grid = grid_of(quadratic_app(U, before=clock), up, down, kind=Punctual)
     grid.clock, node = clock, list(grid.contexts)[WHO]
 
     def lose(done: int) -> None:
