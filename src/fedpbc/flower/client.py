@@ -90,7 +90,7 @@ class _Replay:
             try:
                 self.last = self._train(round)
             except Exception as error:
-                log.exception("the local steps of round %d failed; what was done before is kept", round + 1)
+                log.exception("the local steps of round %d failed", round + 1)
                 return self._failed(round, one_line(f"{type(error).__name__}: {error}"))
             if self.last.has_error():
                 return self._failed(round, first_line(self.last.error.reason))

@@ -25,6 +25,13 @@ def encode(config: ConfigRecord) -> Plain:
     return {key: json.dumps(value, default=_bytes) for key, value in config.items() if key != SERVER_ROUND}
 
 
+def checked(config: Any) -> Plain:
+    """A config as it was stored. Raises ValueError, TypeError or AttributeError for what is none."""
+    for text in config.values():
+        decode(text)
+    return dict(config)
+
+
 def decode(text: str) -> Any:
     """One value of a config, exactly as it was."""
     return json.loads(text, object_hook=lambda found: b64decode(found["base64"]))
@@ -74,8 +81,7 @@ class Schedule:
         """The other way. Raises ValueError, TypeError or AttributeError for what is none."""
         changes, config = [], Plain()
         for round, changed in json.loads(text):
-            merged = {**config, **changed}
-            config = {key: value for key, value in merged.items() if value is not None}
+            config = checked({key: value for key, value in {**config, **changed}.items() if value is not None})
             changes.append((int(round), config))
         return cls(changes)
 
@@ -178,7 +184,8 @@ class Configs:
 
     def restore(self, state: dict[str, Any]) -> None:
         """From a checkpoint."""
-        self.given, self._current = state["given"], dict(state["current"])
+        self.given = None if state["given"] is None else checked(state["given"])
+        self._current = checked(state["current"])
         self.schedule, self._passed = Schedule.read(state["rounds"]), None
 
 
