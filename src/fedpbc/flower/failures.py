@@ -104,13 +104,7 @@ class Failures:
         self._troubles = {name: Trouble(**trouble) for name, trouble in state["troubles"].items()}
 
 
-def first_line(text: str | None) -> str:
-    """The last line that says something: of a traceback, the error."""
-    return one_line("\n".join(reversed((text or "").splitlines())))
-
-
 def one_line(text: str) -> str:
-    """The first line that says something, printable and at most 300 characters long."""
-    line = next((line.strip() for line in text.splitlines() if line.strip()), "no reason given")
-    line = "".join(c if c.isprintable() else "?" for c in line[:400])
+    """All that is said in one printable line of at most 300 characters."""
+    line = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in " ".join(text.split())[:300])
     return line if len(line) <= 300 else f"{line[:297]}..."

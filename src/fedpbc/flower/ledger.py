@@ -10,7 +10,7 @@ from typing import Any
 from flwr.app import ArrayRecord, Error, Message, Metadata, RecordDict
 
 from fedpbc.flower.arrays import Layout, Model, Refused
-from fedpbc.flower.failures import Failure, first_line, one_line
+from fedpbc.flower.failures import Failure, one_line
 from fedpbc.flower.protocol import CHANGE, Answer, Order, only_arrays
 from fedpbc.flower.roster import Client
 
@@ -192,3 +192,10 @@ def describe(line: dict[str, Any]) -> str:
         if count:
             parts.append(f"{count} {word}")
     return ", ".join([*parts, f"{line['seconds']:.1f} s"])
+
+
+def first_line(text: str | None) -> str:
+    """The last line that says something: of a traceback, the error."""
+    lines = [line for line in (text or "").splitlines() if line.strip()]
+    last = lines[-1].strip() if lines else "no reason given"
+    return last if len(last) <= 300 else f"{last[:297]}..."

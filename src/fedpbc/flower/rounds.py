@@ -18,8 +18,8 @@ from fedpbc.flower.arrays import Layout, Model, Refused, read_initial, sane
 from fedpbc.flower.bases import Bases
 from fedpbc.flower.checkpoint import Checkpoint, Logs, Pieces
 from fedpbc.flower.configs import Configs
-from fedpbc.flower.failures import Failures, Trouble, first_line
-from fedpbc.flower.ledger import Ledger, Reply, describe
+from fedpbc.flower.failures import Failures, Trouble
+from fedpbc.flower.ledger import Ledger, Reply, describe, first_line
 from fedpbc.flower.metrics import average_metrics, spread
 from fedpbc.flower.options import folder, positive, require, share, switch, whole
 from fedpbc.flower.protocol import FOREVER, IDENTIFY, RECORD, SERVER_ROUND, TRAIN, Order
