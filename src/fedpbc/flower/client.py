@@ -178,7 +178,7 @@ class _Replay:
         self._keep()
         return Message(RecordDict({RECORD: answer.record()}), reply_to=self.message)
 
-    def _failed(self, round: int, error: str) -> Message:
+    def _failed(self, round: int, error: str | None) -> Message:
         return self._unfinished(
             replace(self._answer(finished=False), failed=round, error=one_line(error) or "no reason given")
         )
