@@ -180,7 +180,7 @@ class _Replay:
 
     def _failed(self, round: int, error: str | None) -> Message:
         return self._unfinished(
-            replace(self._answer(finished=False), failed=round, error=one_line(error) or "no reason given")
+            replace(self._answer(finished=False), failed=round, error=one_line(error or "") or "no reason given")
         )
 
     def _finished(self) -> Message:
