@@ -14,9 +14,9 @@ from fedpbc.errors import ConfigError, shorten
 from fedpbc.files import Journal, Lock, read_arrays, write_arrays, write_text
 from fedpbc.flower.arrays import Model
 
-FORMAT = 1
+FORMAT = 2
 LOGS = ("participation", "metrics", "evaluation")
-PARTS = ("settings", "rounds", "clients", "bases", "latest", "first_base", "memory")
+PARTS = ("settings", "rounds", "clients", "bases", "latest", "first_base", "memory", "configs", "failures")
 _OWN = re.compile(r"\.?(model|row|mean|control)-[0-9a-f-]+\.npz(\.tmp)?")
 """Files in arrays/ that are ours to delete."""
 Pieces = Mapping[str, Callable[[], Model]]

@@ -48,6 +48,7 @@ def run(
         if done > num_rounds:
             raise ConfigError(f"num_rounds = {num_rounds}: the checkpoint in {strategy.directory} has {done} rounds")
         result, counted = _result_so_far(strategy), 0
+        config = strategy.configs.go_on(train_config, done)
         if done:
             rest = ": nothing is left to do" if done == num_rounds else ""
             log.info("going on after round %d of %d%s", done, num_rounds, rest)
@@ -57,7 +58,7 @@ def run(
             gather(strategy, grid)
         with _bar(done, num_rounds) as advance:
             for number in range(done + 1, num_rounds + 1):
-                _round(strategy, grid, number, result, train_config or ConfigRecord())
+                _round(strategy, grid, number, result, config)
                 central = evaluate_fn(number, result.arrays.copy()) if evaluate_fn is not None else None
                 federated = _evaluate(strategy, grid, number, evaluate_config or ConfigRecord())
                 _keep_evaluation(strategy, result, number, federated, central)

@@ -17,6 +17,8 @@ from fedpbc.errors import ConfigError, shorten
 from fedpbc.flower.arrays import Layout, Model, Refused, read_initial, sane
 from fedpbc.flower.bases import Bases
 from fedpbc.flower.checkpoint import Checkpoint, Logs, Pieces
+from fedpbc.flower.configs import Configs
+from fedpbc.flower.failures import Failures, Trouble
 from fedpbc.flower.ledger import Ledger, Reply, describe, first_line
 from fedpbc.flower.metrics import average_metrics, spread
 from fedpbc.flower.options import folder, positive, require, share, switch, whole
@@ -50,6 +52,7 @@ class Rounds(FlowerFedAvg):
         poll_interval: float = 0.2,
         pin_names: bool = False,
         spill: bool = False,
+        failure_limit: int = 3,
         **options: Any,
     ) -> None:
         self.round_deadline, self.poll_interval = positive("round_deadline", round_deadline), poll_interval
@@ -58,6 +61,7 @@ class Rounds(FlowerFedAvg):
         self.num_clients = None if num_clients is None else whole("num_clients", num_clients, 1)
         self.cooldown, self.directory = whole("cooldown", cooldown), folder("directory", directory)
         self.pin_names, self.spill = switch("pin_names", pin_names), switch("spill", spill)
+        self.failure_limit = whole("failure_limit", failure_limit, 1)
         require("spill", spill, not spill or directory is not None, "False without a directory")
         self._check_flowers(options)
         super().__init__(**options)
@@ -120,6 +124,10 @@ class Rounds(FlowerFedAvg):
     def check(self, reply: Reply) -> None:
         """Raise Refused for a reply the rule cannot use."""
 
+    def give_up(self, client: Client, trouble: Trouble) -> str:
+        """What is done about a client that failed ``failure_limit`` times in the same way, in words; here nothing."""
+        return "it is asked again in every round"
+
     def settings(self) -> dict[str, Any]:
         """What must be the same when a checkpoint is taken up again; plain values."""
         return {"num_clients": self.num_clients, "cooldown": self.cooldown, "pin_names": self.pin_names}
@@ -145,6 +153,7 @@ class Rounds(FlowerFedAvg):
             self.checkpoint = Checkpoint(self.directory)
         self.train_rounds = train_rounds
         self.roster, self.bases = Roster(self.num_clients), Bases(self.checkpoint, self.spill)
+        self.configs, self.failures = Configs(), Failures(self.failure_limit, self.keeps_base)
         self.logs = Logs(self.directory)
         saved = self.checkpoint.load() if self.checkpoint is not None else None
         if saved is None:
@@ -188,6 +197,8 @@ class Rounds(FlowerFedAvg):
         self.done, self.first_base = whole("rounds", saved["rounds"]), saved["first_base"]
         self.roster.restore(saved["clients"])
         self.bases.restore(saved["bases"], saved["latest"])
+        self.configs.restore(saved["configs"])
+        self.failures.restore(saved["failures"])
         for client in self.roster.clients.values():
             if self.keeps_base and client.base not in saved["bases"]:
                 raise ValueError(f"client {client.name} goes on from a model that is not there")
@@ -201,7 +212,7 @@ class Rounds(FlowerFedAvg):
         state = {
             "settings": self._settings(), "rounds": self.done, "clients": self.roster.state(),
             "bases": self.bases.names(), "latest": self.bases.latest, "first_base": self.first_base,
-            "memory": self.memory(),
+            "memory": self.memory(), "configs": self.configs.state(), "failures": self.failures.state(),
         }  # fmt: skip
         models = {name: lambda name=name: self.bases.model(name) for name in self.bases.names()}
         self.checkpoint.save(state, {**models, **self.pieces()})
@@ -212,7 +223,7 @@ class Rounds(FlowerFedAvg):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Messages to all clients that are online; nodes we have not met are asked who they are."""
-        self.open(server_round - 1, config.copy())
+        self.open(server_round - 1, config)
         groups = self.ask(grid)
         if self.own_loop and self.spill:  # the others follow one by one, so that one spilled model at a time is read
             return next(groups, [])
@@ -220,7 +231,8 @@ class Rounds(FlowerFedAvg):
 
     def open(self, t: int, config: ConfigRecord) -> None:
         """Begin round t."""
-        self.round, self.config = t, config
+        self.round, self.config = t, config.copy()
+        self.configs.open(t, config)
         self.ledger = Ledger(t, time.monotonic() + self.round_deadline)
 
     def ask(self, grid: Grid, identify_only: bool = False) -> Iterator[list[Message]]:
@@ -257,13 +269,14 @@ class Rounds(FlowerFedAvg):
             config_key=self.configrecord_key,
             keep_progress=self.keeps_base,
         )
-        config = self.config.copy()
+        config, record = self.config.copy(), order.record()
         config[SERVER_ROUND] = self.round + 1
+        record.update({**self.configs.since(client.version, self.round), **self.failures.order(client.name)})
         content = RecordDict(
             {
                 self.arrayrecord_key: self.bases.get(client.base),
                 self.configrecord_key: config,
-                RECORD: order.record(),
+                RECORD: record,
                 **self.extras(client),
             }
         )
@@ -278,6 +291,7 @@ class Rounds(FlowerFedAvg):
                 who = asked.client.name
             if message.has_error():
                 self.ledger.failed.append((who, first_line(message.error.reason)))
+                self.ledger.crashed(asked, message.error)
             elif asked.client is None:
                 self._meet(message)
             else:
@@ -341,7 +355,9 @@ class Rounds(FlowerFedAvg):
             self.flat = self.layout.flatten(self.bases.model(self.bases.latest))
         for reply in heard:
             reply.client.version, reply.client.base = self.round + 1, self.bases.latest
+        self._note_failures(heard)
         self.bases.retain(self._needed())
+        self.configs.retain(self._oldest())
         contents = (reply.content for reply in heard)
         metrics = average_metrics(contents, self.train_metrics_aggr_fn, self.weighted_by_key)
         self._write(heard, metrics)
@@ -373,9 +389,27 @@ class Rounds(FlowerFedAvg):
         bases = {client.base for client in self.roster.clients.values()}
         return bases if self.roster.is_full() or not self.from_start else bases | {self.first_base}
 
+    def _oldest(self) -> int:
+        """The first round that somebody may still replay."""
+        if not self.keeps_base:
+            return self.round + 1
+        versions = [client.version for client in self.roster.clients.values()]
+        return min(versions if self.roster.is_full() or not self.from_start else [0, *versions], default=self.round + 1)
+
+    def _note_failures(self, heard: list[Reply]) -> None:
+        """Count the failures of this round; who failed too often in the same way is named, and given up on if asked."""
+        self.failures.left_out = {}
+        for reply in heard:
+            self.failures.heard(reply.client.name)
+        for name, failure in self.ledger.failures.items():
+            trouble = None if name in self.ledger.replies else self.failures.note(name, failure)
+            if trouble is not None:
+                log.error(trouble.describe(name, self.give_up(self.roster.clients[name], trouble)))
+
     def _write(self, heard: list[Reply], metrics: MetricRecord | None) -> None:
         """One line for the log, one each for the journals."""
-        self.summary_line = self.ledger.summary(len(self.roster)) | {"bases": len(self.bases.names())}
+        more = {"left_out": self.failures.left_out, "bases": len(self.bases.names())}
+        self.summary_line = self.ledger.summary(len(self.roster)) | more
         log.info("round %d: %s", self.round + 1, describe(self.summary_line))
         self.logs.round(self.summary_line, [reply.client.name for reply in heard], metrics)
 
