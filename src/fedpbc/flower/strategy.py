@@ -9,7 +9,9 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 
 from fedpbc.errors import ConfigError
-from fedpbc.flower.loop import EvaluateFn, gather, run
+from fedpbc.flower.evaluation import EvaluateFn
+from fedpbc.flower.exchange import gather
+from fedpbc.flower.loop import run
 from fedpbc.flower.rounds import Rounds
 
 
