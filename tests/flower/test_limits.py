@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from apps import CASES, OPTIONS, D, centers, expected, flat, grid_of, play, quadratic_app, record_of
+from apps import CASES, OPTIONS, D, centers, expected, flat, grid_of, play, quadratic_app, record_of, sealed
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 from fedpbc.errors import ConfigError
-from fedpbc.flower import FedAU, FedPBC, FedVARP, InProcessGrid, fedpbc_mod, loop
+from fedpbc.flower import FedAU, FedPBC, FedVARP, InProcessGrid, exchange, fedpbc_mod
 from fedpbc.flower.protocol import RECORD
 
 M, ROUNDS, WHO = 4, 6, 1
@@ -126,7 +126,7 @@ def test_a_model_that_its_own_type_cannot_hold_is_not_taken():
 
 def test_who_waits_is_told_why(monkeypatch, caplog):
     """A client app without the mod never says who it is; here it gets it while the server waits."""
-    monkeypatch.setattr(loop, "SAY_WAITING", 0.05)
+    monkeypatch.setattr(exchange, "SAY_WAITING", 0.05)
     grid = grid_of(quadratic_app(U, mods=()), ACTIVE)
 
     class Mended(type(grid)):
@@ -137,7 +137,11 @@ def test_who_waits_is_told_why(monkeypatch, caplog):
 
     grid.__class__ = Mended
     play(CASES["fedpbc"].make(M, round_deadline=0.2), grid, 1)
-    assert f"{M} nodes did not say who they are: does the client app have @app.train(mods=[fedpbc_mod])?" in caplog.text
+    nodes = list(grid.contexts)
+    line = (
+        f"{M} nodes did not say who they are (node {nodes[0]}, node {nodes[1]}, node {nodes[2]} and node {nodes[3]}): "
+    )
+    assert line + "KeyError: 'config'; does the client app have @app.train(mods=[fedpbc_mod])?" in caplog.text
 
 
 def test_a_run_that_learnt_nothing_says_so(caplog):
@@ -173,7 +177,7 @@ DAMAGES = [{"rounds": -1}, {"clients": 3}, {"memory": {}}, {"latest": "model-00"
 def test_a_damaged_checkpoint_is_one_line(damage, tmp_path):
     play(CASES["scaffold"].make(M, directory=tmp_path), grid_of(quadratic_app(U), ACTIVE), 2)
     state = json.loads((tmp_path / "checkpoint.json").read_text())
-    (tmp_path / "checkpoint.json").write_text(json.dumps(state | damage))
+    (tmp_path / "checkpoint.json").write_text(sealed(state | damage))
     before = files_of(tmp_path)
     with pytest.raises(ConfigError) as raised:
         play(CASES["scaffold"].make(M, directory=tmp_path), grid_of(quadratic_app(U), ACTIVE), ROUNDS)

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from apps import CASES, D, centers, expected, flat, grid_of, names, play, quadratic_app, record_of, trace
+from apps import CASES, D, centers, expected, flat, grid_of, names, play, quadratic_app, record_of, sealed, trace
 
 from fedpbc.audit import read_log
 from fedpbc.errors import ConfigError, FedpbcError
@@ -286,13 +286,13 @@ def test_a_damaged_checkpoint(text, tmp_path):
     assert len(str(caught.value).splitlines()) == 1
 
 
-@pytest.mark.parametrize("key", ["rounds", "clients", "bases", "latest", "first_base", "memory", "settings"])
+@pytest.mark.parametrize("key", ["rounds", "clients", "bases", "latest", "first_base", "memory", "settings", "logs"])
 def test_a_checkpoint_without_one_of_its_parts(key, tmp_path):
     run("mifa", tmp_path, rounds=5)
     state = json.loads((tmp_path / "checkpoint.json").read_text())
     del state[key]
-    (tmp_path / "checkpoint.json").write_text(json.dumps(state))
-    with pytest.raises(ConfigError, match=r"checkpoint\.json"):
+    (tmp_path / "checkpoint.json").write_text(sealed(state))
+    with pytest.raises(ConfigError, match=rf"checkpoint\.json: cannot be read: has no {key}"):
         run("mifa", tmp_path)
 
 

@@ -161,8 +161,15 @@ class Logs:
         return next((line["clients"] for line in self.lines("participation") if line["round"] == round), [])
 
     def marks(self) -> dict[str, Any]:
-        """For the checkpoint: how many lines each log has, and their checksums."""
+        """For the checkpoint: how many lines each log has, and their checksums. All of them are on disk from now on."""
+        self.sync()
         return {name: journal.mark() for name, journal in self._journals.items()}
+
+    def sync(self) -> None:
+        """Make all lines outlive a power cut."""
+        for journal in self._journals.values():
+            with writing(journal.path):
+                journal.sync()
 
     def take_up(self, marks: dict[str, Any], rounds: int) -> None:
         """Go on after the lines that the checkpoint counts; those of rounds that did not come to count are dropped.

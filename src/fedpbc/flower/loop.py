@@ -53,6 +53,7 @@ def run(
                 evaluation.of_round(number)
                 advance(strategy.summary_line)
                 counted += strategy.summary_line["active"]
+        strategy.logs.sync()
         if done < num_rounds and not counted:
             why = strategy.reasons.summary() or "no client was online"
             log.warning("no reply counted in %d rounds: %s", num_rounds - done, why)

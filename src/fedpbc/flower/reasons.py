@@ -36,9 +36,9 @@ class Reasons:
         return dict(new.values())
 
     def say(self, number: int, what: str, entries: Iterable[tuple[str, str]]) -> None:
-        """Count, and log what is new: "round 3: 0 and 1 failed: ValueError: ..."; rounds count from 1."""
+        """Count, and log what is new: "round 3: no model from 0 and 1: ValueError: ..."; rounds count from 1."""
         for why, who in self.count(entries).items():
-            log.warning("round %d: %s %s: %s", number, listed(who), what, why)
+            log.warning("round %d: %s %s: %s", number, what, listed(who), why)
 
     def summary(self) -> str:
         """The most frequent reasons, or nothing."""

@@ -349,8 +349,8 @@ class Rounds(FlowerFedAvg):
 
     def _say_why(self, left_out: LeftOut) -> None:
         """Why replies of this round, or their metrics, do not count; refused ones were said when they came."""
-        self.reasons.say(self.round + 1, "failed", self.ledger.failed)
-        self.reasons.say(self.round + 1, "reported metrics that are left out", left_out)
+        self.reasons.say(self.round + 1, "no model from", self.ledger.failed)
+        self.reasons.say(self.round + 1, "left out are the metrics of", left_out)
         self.reasons.count(self.ledger.refused)
         waiting = "was still catching up when the round closed"
         self.reasons.count((name, waiting) for name in self.ledger.unfinished)
@@ -415,8 +415,8 @@ class Rounds(FlowerFedAvg):
         """Mean of the metrics, weighted by ``weighted_by_key``."""
         measured = self.evaluation.evaluations(replies)
         metrics, left_out = average_metrics(measured, self.evaluate_metrics_aggr_fn, self.weighted_by_key)
-        self.reasons.say(server_round, "failed to evaluate", [*self.evaluation.failed, *self.evaluation.refused])
-        self.reasons.say(server_round, "reported metrics that are left out", left_out)
+        self.reasons.say(server_round, "no evaluation from", [*self.evaluation.failed, *self.evaluation.refused])
+        self.reasons.say(server_round, "left out are the metrics of", left_out)
         return metrics
 
     def summary(self) -> None:
