@@ -54,8 +54,10 @@ def gather(strategy: Rounds, grid: Grid, limit: float = math.inf) -> None:
         now = time.monotonic()
         ledger.deadline = now + patience
         for group in strategy.ask(grid, identify_only=True):
-            asked |= {message.metadata.dst_node_id: _Asked(now, now + patience) for message in group}
             waiting |= push(grid, group)
+            for metadata in (message.metadata for message in group):
+                wait = patience if metadata.message_id else LOOK_FOR_NODES
+                asked[metadata.dst_node_id] = _Asked(now, now + wait)
         for message in sorted(pull(grid, waiting), key=_claimed_name):
             strategy.receive(message)
         nodes = list(grid.get_node_ids())

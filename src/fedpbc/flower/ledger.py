@@ -228,6 +228,6 @@ def first_line(text: str | None) -> str:
         raised = [line for line in lines if _NAMED.match(line) and _WRAPPER not in line]
         kind, lines = ("", raised[-1:]) if raised else (kind, lines[-1:])
     line = " ".join(" ".join(lines).split())
-    line = f"{kind}: {line}" if kind else line or "no reason given"
+    line = ": ".join(part for part in (kind, line) if part) or "no reason given"
     line = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in line[:300])
     return line if len(line) <= 300 else f"{line[:297]}..."
