@@ -60,7 +60,7 @@ class Evaluation:
         if last and self.strategy.heard:
             gather(self.strategy, self.grid, self.strategy.round_deadline)
         metrics = self._federated(number)
-        if metrics is None:
+        if metrics is None and self.strategy.heard:
             log.warning("round %d: not evaluated by clients, those that were heard are not here", number)
         else:
             self._keep(number, {"clients": metrics})
