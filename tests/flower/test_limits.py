@@ -34,7 +34,13 @@ def saying(**fields: Any) -> Any:
     return mod
 
 
-@pytest.mark.parametrize("fields", [{"trained": None}, {"trained": 2**70}, {"waiting": 10**400}, {"trained": -7}])
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"trained": None}, {"trained": 2**70}, {"waiting": 10**400}, {"trained": -7}, {"trained": 2**62},
+        {"trained": ROUNDS + 1}, {"waiting": 2**62, "finished": False},
+    ],
+)  # fmt: skip
 def test_an_answer_that_is_none_is_refused(fields, tmp_path):
     app = quadratic_app(U, mods=(saying(**fields), fedpbc_mod))
     models = play(CASES["fedpbc"].make(M, directory=tmp_path), grid_of(app, ACTIVE), ROUNDS)

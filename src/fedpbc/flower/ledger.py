@@ -106,6 +106,8 @@ class Ledger:
         order = asked.order
         if (answer.client, answer.round, answer.base) != (order.client, order.round, order.base):
             raise Refused(f"is for client {answer.client!r}, round {answer.round}, which was not asked"[:200])
+        if max(answer.trained, answer.waiting) > order.round + 1:
+            raise Refused("speaks of more rounds than there were")
         if rest > SPARE_BYTES:
             raise Refused(f"has more than {SPARE_BYTES} bytes beside its arrays")
         if not answer.finished:
