@@ -145,6 +145,35 @@ def test_who_starts_slowly_is_waited_for_longer(caplog, monkeypatch):
     assert "waiting for clients: 2 of 4 are here" in caplog.text
 
 
+def test_errors_of_the_superlink_are_about_the_node_that_was_asked(tmp_path, caplog, monkeypatch):
+    """They come from node 1, whichever nodes they are about."""
+    monkeypatch.setattr(exchange, "SAY_WAITING", 0.05)
+
+    class Unavailable(InProcessGrid):
+        dead: tuple[int, ...] = ()
+
+        def _answer(self, message: Message) -> Message:
+            if message.metadata.dst_node_id not in self.dead:
+                return super()._answer(message)
+            error = Message(Error(5, "Error: Node Unavailable"), reply_to=message)
+            error.metadata.__dict__["_src_node_id"] = 1
+            return error
+
+        def get_nodes(self) -> Any:
+            if "did not say who they are" in caplog.text:
+                self.dead = self.dead[1:] if len(self.dead) == 2 else self.dead
+            return super().get_nodes()
+
+    grid = grid_of(quadratic_app(U), ALL, kind=Unavailable)
+    nodes = list(grid.contexts)
+    grid.dead = (nodes[1], nodes[2])
+    play(CASES["fedpbc"].make(M - 1, directory=tmp_path, round_deadline=0.5), grid, 2)
+    line = f"2 nodes did not say who they are (node {nodes[1]} and node {nodes[2]}): Error: Node Unavailable"
+    assert line in caplog.text
+    failed = [{"client": f"node {nodes[2]}", "reason": "Error: Node Unavailable"}]
+    assert [line["failed"] for line in lines_of(tmp_path)] == [failed] * 2
+
+
 FAILING = [
     ("<class 'ZeroDivisionError'>:<'division by zero'>", "ZeroDivisionError: division by zero"),
     ("<class 'my.module.TrainError'>:<'a\nb'>", "TrainError: a b"),
