@@ -11,14 +11,14 @@ from typing import Any, ClassVar, Literal
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import FedAvg as FlowerFedAvg
 
 from fedpbc.errors import ConfigError, shorten
 from fedpbc.flower.arrays import Layout, Model, Refused, read_initial, sane
 from fedpbc.flower.bases import Bases
 from fedpbc.flower.checkpoint import Checkpoint, Logs, Pieces
 from fedpbc.flower.ledger import Ledger, Reply, describe, first_line
-from fedpbc.flower.metrics import LeftOut, average_metrics, spread
+from fedpbc.flower.measures import Measures
+from fedpbc.flower.metrics import LeftOut, average_metrics
 from fedpbc.flower.options import check_flowers, folder, one_of, positive, require, switch, whole
 from fedpbc.flower.protocol import FOREVER, IDENTIFY, RECORD, SERVER_ROUND, TRAIN, Order
 from fedpbc.flower.reasons import Reasons
@@ -29,7 +29,7 @@ log = logging.getLogger("flwr")
 NOT_FINITE = "holds a value that is not finite, or huge"
 
 
-class Rounds(FlowerFedAvg):
+class Rounds(Measures):
     """A strategy without its loop. Options and errors: those of ``UnreliableClients``, which the strategies are."""
 
     method: ClassVar[str]
@@ -72,9 +72,7 @@ class Rounds(FlowerFedAvg):
         self.train_rounds = FOREVER
         self.round = 0
         """t, the round that is open or comes next."""
-        self.evaluation = Ledger(0, 0.0)
-        self.heard: list[str] = []
-        """Who was heard in the last round that was closed."""
+        self.evaluation, self.heard = Ledger(0, 0.0), []
         self.own_loop = False
         """Our own loop runs the rounds, not Flower's."""
 
@@ -384,40 +382,6 @@ class Rounds(FlowerFedAvg):
         self.summary_line = self.ledger.summary(len(self.roster)) | {"bases": len(self.bases.names())}
         log.info("round %d: %s", self.round + 1, describe(self.summary_line))
         self.logs.round(self.summary_line, [reply.client.name for reply in heard], metrics)
-
-    # Evaluation.
-
-    def configure_evaluate(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        """The latest model to ``fraction_evaluate`` of the clients heard in this round, at least min_evaluate_nodes.
-
-        Only those that were just heard: evaluation does not wait for clients that are away.
-        """
-        self.evaluation = Ledger(server_round - 1, time.monotonic() + self.round_deadline)
-        if self.fraction_evaluate == 0.0:
-            return []
-        heard = [client for name in self.heard if (client := self.roster.here(name))]
-        wanted = max(round(self.fraction_evaluate * len(heard)), self.min_evaluate_nodes)
-        config = config.copy()
-        config[SERVER_ROUND] = server_round
-        content = RecordDict({self.arrayrecord_key: arrays, self.configrecord_key: config})
-        return [
-            self.evaluation.sent(
-                Message(content, client.node, MessageType.EVALUATE, ttl=self.round_deadline),
-                Order(MessageType.EVALUATE),
-                client,
-            )
-            for client in spread(heard, wanted, server_round)
-        ]
-
-    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """Mean of the metrics, weighted by ``weighted_by_key``."""
-        measured = self.evaluation.evaluations(replies)
-        metrics, left_out = average_metrics(measured, self.evaluate_metrics_aggr_fn, self.weighted_by_key)
-        self.reasons.say(server_round, "no evaluation from", [*self.evaluation.failed, *self.evaluation.refused])
-        self.reasons.say(server_round, "left out are the metrics of", left_out)
-        return metrics
 
     def summary(self) -> None:
         """Say in the log what will be done."""
