@@ -72,12 +72,15 @@ def flat(record: ArrayRecord) -> np.ndarray:
 def quadratic_app(
     u: np.ndarray,
     *,
-    rate: Callable[[int], float] = RATE,
+    rate: Callable[[int], float] | None = RATE,
     steps: int = STEPS,
     mods: Sequence[Any] = (fedpbc_mod,),
     before: Callable[[int, int], None] = lambda round, client: None,
 ) -> ClientApp:
-    """Client i trains on ||x - u_i||^2 / 2. ``before`` is told (round from 0, client) at the beginning of training."""
+    """Client i trains on ||x - u_i||^2 / 2. ``before`` is told (round from 0, client) at the beginning of training.
+
+    rate: None takes ``lr`` of the config.
+    """
     app = ClientApp()
 
     @app.train(mods=list(mods))
@@ -85,7 +88,8 @@ def quadratic_app(
         i = int(context.node_config["client-id"])
         t = int(message.content["config"]["server-round"]) - 1
         before(t, i)
-        correction, x, eta = drift_correction(message), flat(message.content["arrays"]), rate(t)
+        correction, x = drift_correction(message), flat(message.content["arrays"])
+        eta = float(message.content["config"]["lr"]) if rate is None else rate(t)
         for _ in range(steps):
             g = x - u[i]
             g = correction.gradient([g[:4].reshape(2, 2), g[4]], eta)

@@ -177,6 +177,11 @@ def test_an_exception_late_in_a_catch_up_keeps_what_was_done():
 
 
 DAMAGES = [{"rounds": -1}, {"clients": 3}, {"memory": {}}, {"latest": "model-00"}, {"bases": []}]
+DAMAGES += [{"failures": 3}, {"failures": {"skips": 1, "troubles": {}}}, {"configs": {}}]
+DAMAGES += [
+    {"configs": {"given": {}, "current": {}, "rounds": "[]"} | damage}
+    for damage in ({"given": 3}, {"given": {"lr": 3}}, {"current": {"lr": "x"}}, {"rounds": "[3]"}, {"rounds": 3})
+]
 
 
 @pytest.mark.parametrize("damage", DAMAGES)

@@ -286,7 +286,9 @@ def test_a_damaged_checkpoint(text, tmp_path):
     assert len(str(caught.value).splitlines()) == 1
 
 
-@pytest.mark.parametrize("key", ["rounds", "clients", "bases", "latest", "first_base", "memory", "settings", "logs"])
+@pytest.mark.parametrize(
+    "key", ["rounds", "clients", "bases", "latest", "first_base", "memory", "settings", "configs", "failures", "logs"]
+)
 def test_a_checkpoint_without_one_of_its_parts(key, tmp_path):
     run("mifa", tmp_path, rounds=5)
     state = json.loads((tmp_path / "checkpoint.json").read_text())

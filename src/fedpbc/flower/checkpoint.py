@@ -21,7 +21,7 @@ log = logging.getLogger("flwr")
 
 FORMAT = 2
 LOGS = ("participation", "metrics", "evaluation")
-PARTS = ("settings", "rounds", "clients", "bases", "latest", "first_base", "memory", "logs")
+PARTS = ("settings", "rounds", "clients", "bases", "latest", "first_base", "memory", "configs", "failures", "logs")
 RESTORE = "restore the directory from a backup, or begin in another"
 _SEALED = re.compile(rb'\{"sha256": "([0-9a-f]{64})", (.*)', re.DOTALL)
 _OWN = re.compile(r"\.?(model|row|mean|control)-[0-9a-f-]+\.npz(\.tmp)?")

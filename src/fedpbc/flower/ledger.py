@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from flwr.app import ArrayRecord, Message, Metadata, RecordDict
+from flwr.app import ArrayRecord, Error, Message, Metadata, RecordDict
 
 from fedpbc.flower.arrays import Layout, Model, Refused
+from fedpbc.flower.failures import Failure, first_line, one_line
 from fedpbc.flower.protocol import CHANGE, Answer, Order, only_arrays
 from fedpbc.flower.roster import Client
 
+CRASHES = {1, 2, 8}
+"""Flower's error codes of a ClientApp that could not be loaded, raised an exception, or died."""
 SPARE_BYTES = 1 << 20
 """Metrics and configs of a reply may take this much."""
 
@@ -55,7 +57,9 @@ class Ledger:
     """Clients that are still catching up, by name."""
     refused: list[tuple[str, str]] = field(default_factory=list)
     failed: list[tuple[str, str]] = field(default_factory=list)
-    """Errors that Flower reports; among them clients whose time was up."""
+    """Errors that clients and Flower report; among them clients whose time was up."""
+    failures: dict[str, Failure] = field(default_factory=dict)
+    """By name, clients that were reached and whose app failed."""
     bytes_down: int = 0
     bytes_up: int = 0
     started: float = field(default_factory=time.monotonic)
@@ -110,12 +114,27 @@ class Ledger:
             raise Refused("speaks of more rounds than there were")
         if rest > SPARE_BYTES:
             raise Refused(f"has more than {SPARE_BYTES} bytes beside its arrays")
+        if answer.error:
+            self._take_failure(order, answer)
+            return
         if not answer.finished:
             self.unfinished[client.name] = answer
             return
         if client.name in self.replies:
             raise Refused("is the second of its client in this round")
         self.replies[client.name] = self._read(client, answer, message, layout)
+
+    def _take_failure(self, order: Order, answer: Answer) -> None:
+        if not order.first <= answer.failed <= order.round:
+            raise Refused(f"says that round {answer.failed} failed, which was not asked"[:200])
+        reason = one_line(answer.error)
+        self.failures[order.client] = Failure(answer.failed, reason)
+        self.failed.append((order.client, reason))
+
+    def crashed(self, asked: Asked, error: Error) -> None:
+        """Note that an app failed outside its train function: it could not be loaded, or its process died."""
+        if asked.client is not None and error.code in CRASHES:
+            self.failures[asked.client.name] = Failure(-1, first_line(error.reason))
 
     def _read(self, client: Client, answer: Answer, message: Message, layout: Layout) -> Reply:
         found = only_arrays(message, but=CHANGE)
@@ -210,26 +229,3 @@ def describe(line: dict[str, Any]) -> str:
         if count:
             parts.append(f"{count} {word}")
     return ", ".join([*parts, f"{line['seconds']:.1f} s"])
-
-
-_RAISED = re.compile(r"\s*<class '(?:[\w.]*\.)?(\w+)'>:<'(.*)'>\s*", re.DOTALL)
-_NAMED = re.compile(r"[A-Za-z_][\w.]*: ")
-_WRAPPER = "ClientAppException"
-
-
-def first_line(text: str | None) -> str:
-    """What went wrong in one line, with the type of the exception.
-
-    Flower says "<class 'KeyError'>:<'x'>"; of a traceback, as its simulation has it, the line with the error counts.
-    """
-    said, kind = text or "no reason given", ""
-    if found := _RAISED.fullmatch(said):
-        kind, said = found.groups()
-    lines = [line for line in said.splitlines() if line.strip()]
-    if "Traceback" in said or _WRAPPER in said:
-        raised = [line for line in lines if _NAMED.match(line) and _WRAPPER not in line]
-        kind, lines = ("", raised[-1:]) if raised else (kind, lines[-1:])
-    line = " ".join(" ".join(lines).split())
-    line = ": ".join(part for part in (kind, line) if part) or "no reason given"
-    line = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in line[:300])
-    return line if len(line) <= 300 else f"{line[:297]}..."

@@ -39,6 +39,7 @@ def run(
         done = strategy.prepare(initial, num_rounds - strategy.cooldown)
         if done > num_rounds:
             raise ConfigError(f"num_rounds = {num_rounds}: the checkpoint in {strategy.directory} has {done} rounds")
+        config = strategy.configs.go_on(train_config, done)
         if done:
             rest = ": nothing is left to do" if done == num_rounds else ""
             log.info("going on after round %d of %d%s", done, num_rounds, rest)
@@ -49,7 +50,7 @@ def run(
         evaluation.make_up_by_clients(done, last=done == num_rounds)
         with _bar(done, num_rounds) as advance:
             for number in range(done + 1, num_rounds + 1):
-                _round(strategy, grid, number, evaluation.result, train_config or ConfigRecord())
+                _round(strategy, grid, number, evaluation.result, config)
                 evaluation.of_round(number)
                 advance(strategy.summary_line)
                 counted += strategy.summary_line["active"]

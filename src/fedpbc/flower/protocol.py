@@ -20,6 +20,10 @@ CONTROL = "fedpbc.control"
 """The ArrayRecord of the server's control variate c, for clients that keep their own c_i."""
 CHANGE = "fedpbc.change"
 """The ArrayRecord c_i+ - c_i, from clients that keep their own c_i."""
+CONFIGS = "configs"
+"""Beside an order: the configs of the rounds to replay, where not all have that of the order's round."""
+SKIP = "skip"
+"""Beside an order: rounds without local steps, because they failed too often."""
 SERVER_ROUND = "server-round"
 """Key of the config that Flower's strategies send."""
 
@@ -71,7 +75,8 @@ class Order(_Spoken):
     round: int = 0
     """t."""
     first: int = 0
-    """The rounds to train are first, ..., t, from the model that comes with it."""
+    """The rounds to train are first, ..., t, from the model that comes with it; a client that began with an earlier one
+    and needs more than one deadline for its catch-up goes on with what it has."""
     base: str = ""
     """Names that model: progress kept under another name is worthless."""
     train_rounds: int = FOREVER
@@ -97,13 +102,18 @@ class Answer(_Spoken):
     round: int
     base: str
     finished: bool
-    """All rounds are done; else the deadline was near and the rest is done when asked again: no model comes along."""
+    """All rounds are done; else no model comes along, and the rest is done when asked again: the deadline was near, or
+    a round failed."""
     trained: int
     """Rounds trained for this answer."""
     waiting: int
     """Rounds that are still to do."""
     length: float = 0.0
     """Sum of the learning rates of the local steps from the base on, as told to ``drift_correction``."""
+    failed: int = -1
+    """The round whose local steps failed; -1: none."""
+    error: str = ""
+    """The exception's type and what it said."""
     lost: bool = False
     """The client's control variate is gone, and was not what the server believes."""
 

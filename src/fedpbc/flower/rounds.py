@@ -16,7 +16,9 @@ from fedpbc.errors import ConfigError, shorten
 from fedpbc.flower.arrays import Layout, Model, Refused, read_initial, sane
 from fedpbc.flower.bases import Bases
 from fedpbc.flower.checkpoint import Checkpoint, Logs, Pieces
-from fedpbc.flower.ledger import Ledger, Reply, describe, first_line
+from fedpbc.flower.configs import Configs
+from fedpbc.flower.failures import Failures, Trouble, first_line
+from fedpbc.flower.ledger import Ledger, Reply, describe
 from fedpbc.flower.measures import Measures
 from fedpbc.flower.metrics import LeftOut, average_metrics
 from fedpbc.flower.options import check_flowers, folder, one_of, positive, require, switch, whole
@@ -52,6 +54,7 @@ class Rounds(Measures):
         pin_names: bool = False,
         same_name: Literal["first", "latest"] = "first",
         spill: bool = False,
+        failure_limit: int = 3,
         **options: Any,
     ) -> None:
         self.round_deadline, self.poll_interval = positive("round_deadline", round_deadline), poll_interval
@@ -61,6 +64,7 @@ class Rounds(Measures):
         self.cooldown, self.directory = whole("cooldown", cooldown), folder("directory", directory)
         self.pin_names, self.spill = switch("pin_names", pin_names), switch("spill", spill)
         self.same_name = one_of("same_name", same_name, ("first", "latest"))
+        self.failure_limit = whole("failure_limit", failure_limit, 1)
         require("spill", spill, not spill or directory is not None, "False without a directory")
         check_flowers(options)
         super().__init__(**options)
@@ -112,6 +116,10 @@ class Rounds(Measures):
     def check(self, reply: Reply) -> None:
         """Raise Refused for a reply the rule cannot use."""
 
+    def give_up(self, client: Client, trouble: Trouble) -> str:
+        """What is done about a client that failed ``failure_limit`` times in the same way, in words; here nothing."""
+        return "it is asked again in every round"
+
     def settings(self) -> dict[str, Any]:
         """What must be the same when a checkpoint is taken up again; plain values."""
         return {"num_clients": self.num_clients, "cooldown": self.cooldown, "pin_names": self.pin_names}
@@ -139,6 +147,7 @@ class Rounds(Measures):
         self.roster = Roster(self.num_clients, self.same_name == "first")
         self.bases = Bases(self.checkpoint, self.spill)
         self.logs, self.reasons, self.heard = Logs(self.directory), Reasons(), []
+        self.configs, self.failures = Configs(), Failures(self.failure_limit, self.keeps_base)
         saved = self.checkpoint.load() if self.checkpoint is not None else None
         if saved is None:
             self.flat = self.layout.flatten(model)
@@ -182,6 +191,8 @@ class Rounds(Measures):
         self.done, self.first_base = whole("rounds", saved["rounds"]), saved["first_base"]
         self.roster.restore(saved["clients"])
         self.bases.restore(saved["bases"], saved["latest"])
+        self.configs.restore(saved["configs"])
+        self.failures.restore(saved["failures"])
         for client in self.roster.clients.values():
             if self.keeps_base and client.base not in saved["bases"]:
                 raise ValueError(f"client {client.name} goes on from a model that is not there")
@@ -195,7 +206,8 @@ class Rounds(Measures):
         state = {
             "settings": self._settings(), "rounds": self.done, "clients": self.roster.state(),
             "bases": self.bases.names(), "latest": self.bases.latest, "first_base": self.first_base,
-            "memory": self.memory(), "logs": self.logs.marks(),
+            "memory": self.memory(), "configs": self.configs.state(), "failures": self.failures.state(),
+            "logs": self.logs.marks(),
         }  # fmt: skip
         models = {name: lambda name=name: self.bases.model(name) for name in self.bases.names()}
         self.checkpoint.save(state, {**models, **self.pieces()})
@@ -206,7 +218,7 @@ class Rounds(Measures):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Messages to all clients that are online; nodes we have not met are asked who they are."""
-        self.open(server_round - 1, config.copy())
+        self.open(server_round - 1, config)
         groups = self.ask(grid)
         if self.own_loop and self.spill:  # the others follow one by one, so that one spilled model at a time is read
             return next(groups, [])
@@ -214,7 +226,8 @@ class Rounds(Measures):
 
     def open(self, t: int, config: ConfigRecord) -> None:
         """Begin round t."""
-        self.round, self.config = t, config
+        self.round, self.config = t, config.copy()
+        self.configs.open(t, config)
         self.ledger = Ledger(t, time.monotonic() + self.round_deadline)
 
     def ask(self, grid: Grid, identify_only: bool = False) -> Iterator[list[Message]]:
@@ -251,13 +264,14 @@ class Rounds(Measures):
             config_key=self.configrecord_key,
             keep_progress=self.keeps_base,
         )
-        config = self.config.copy()
+        config, record = self.config.copy(), order.record()
         config[SERVER_ROUND] = self.round + 1
+        record.update({**self.configs.since(client.version, self.round), **self.failures.order(client.name)})
         content = RecordDict(
             {
                 self.arrayrecord_key: self.bases.get(client.base),
                 self.configrecord_key: config,
-                RECORD: order.record(),
+                RECORD: record,
                 **self.extras(client),
             }
         )
@@ -271,6 +285,7 @@ class Rounds(Measures):
             who = asked.client.name if asked.client else f"node {asked.metadata.dst_node_id}"
             if message.has_error():
                 self.ledger.failed.append((who, first_line(message.error.reason)))
+                self.ledger.crashed(asked, message.error)
             elif asked.client is None:
                 self._meet(message)
             else:
@@ -335,7 +350,9 @@ class Rounds(Measures):
             self.flat = self.layout.flatten(self.bases.model(self.bases.latest))
         for reply in heard:
             reply.client.version, reply.client.base = self.round + 1, self.bases.latest
+        self._note_failures(heard)
         self.bases.retain(self._needed())
+        self.configs.retain(self._oldest())
         self.heard = [reply.client.name for reply in heard]
         named = [(reply.client.name, reply.content) for reply in heard]
         metrics, left_out = average_metrics(named, self.train_metrics_aggr_fn, self.weighted_by_key)
@@ -377,9 +394,27 @@ class Rounds(Measures):
         bases = {client.base for client in self.roster.clients.values()}
         return bases if self.roster.is_full() or not self.from_start else bases | {self.first_base}
 
+    def _oldest(self) -> int:
+        """The first round that somebody may still replay."""
+        if not self.keeps_base:
+            return self.round + 1
+        versions = [client.version for client in self.roster.clients.values()]
+        return min(versions if self.roster.is_full() or not self.from_start else [0, *versions], default=self.round + 1)
+
+    def _note_failures(self, heard: list[Reply]) -> None:
+        """Count the failures of this round; who failed too often in the same way is named, and given up on if asked."""
+        self.failures.left_out = {}
+        for reply in heard:
+            self.failures.heard(reply.client.name)
+        for name, failure in self.ledger.failures.items():
+            trouble = None if name in self.ledger.replies else self.failures.note(name, failure)
+            if trouble is not None:
+                log.error(trouble.describe(name, self.give_up(self.roster.clients[name], trouble)))
+
     def _write(self, heard: list[Reply], metrics: MetricRecord | None) -> None:
         """One line for the log, one each for the journals."""
-        self.summary_line = self.ledger.summary(len(self.roster)) | {"bases": len(self.bases.names())}
+        more = {"left_out": self.failures.left_out, "bases": len(self.bases.names())}
+        self.summary_line = self.ledger.summary(len(self.roster)) | more
         log.info("round %d: %s", self.round + 1, describe(self.summary_line))
         self.logs.round(self.summary_line, [reply.client.name for reply in heard], metrics)
 
