@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
 import random
 import shutil
@@ -335,21 +334,57 @@ def test_a_small_disk(small_disk, tmp_path):
 # The lock.
 
 
-def test_the_lock_does_not_outlive_close_in_a_forked_worker(tmp_path):
-    worker = multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,))
+FORKING = """
+import multiprocessing, sys, time
+from pathlib import Path
+sys.path[:0] = sys.argv[2:]
+import numpy as np
+from apps import CASES, D, centers, grid_of, quadratic_app, record_of
+from fedpbc.errors import ConfigError
+from fedpbc.files import Lock
 
-    def fork(number: int, arrays: Any) -> None:
-        if number == 1:
-            worker.start()
+folder, fork = Path(sys.argv[1]), multiprocessing.get_context("fork")
+"""
+"""These fork, in a process of their own: one with as many threads as that of the tests should not."""
 
-    try:
-        start(tmp_path, 3, evaluate=fork)
-        assert worker.is_alive()
-        start(tmp_path)
-        assert worker.is_alive()
-    finally:
-        worker.kill()
-        worker.join()
+AFTER_CLOSE = """
+worker = fork.Process(target=time.sleep, args=(60,), daemon=True)
+
+def start(rounds):
+    grid = grid_of(quadratic_app(centers(4)), np.ones((6, 4), bool))
+    begin = lambda number, arrays: worker.start() if number == 1 else None
+    CASES["fedpbc"].make(4, directory=folder).start(grid, record_of(np.zeros(D)), rounds, evaluate_fn=begin)
+
+start(3)
+assert worker.is_alive()
+start(6)
+assert worker.is_alive()
+"""
+
+RELEASED_BY_A_WORKER = """
+lock = Lock(folder / ".lock", "taken")
+worker = fork.Process(target=lock.release)
+worker.start()
+worker.join(60)
+assert worker.exitcode == 0
+try:
+    Lock(folder / ".lock", "taken")
+except ConfigError as error:
+    assert str(error) == "taken"
+else:
+    raise AssertionError("the worker let go of it")
+lock.release()
+Lock(folder / ".lock", "taken").release()
+"""
+
+
+@pytest.mark.parametrize("script", [AFTER_CLOSE, RELEASED_BY_A_WORKER], ids=["close", "worker"])
+def test_a_forked_worker_and_the_lock(script, tmp_path):
+    """It neither holds the lock when the server has closed, nor lets go of it while the server has not."""
+    here = Path(__file__).parent
+    command = [sys.executable, "-c", FORKING + script, str(tmp_path), str(here), str(here.parent)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert ended.returncode == 0, ended.stderr
 
 
 def test_a_worker_forked_behind_pythons_back_does_not_hold_the_lock(tmp_path):
@@ -362,17 +397,6 @@ def test_a_worker_forked_behind_pythons_back_does_not_hold_the_lock(tmp_path):
         Lock(tmp_path / ".lock", "taken").release()
     finally:
         os.close(copy)
-
-
-def test_a_worker_does_not_let_go_of_its_servers_lock(tmp_path):
-    lock = Lock(tmp_path / ".lock", "taken")
-    worker = multiprocessing.get_context("fork").Process(target=lock.release)
-    worker.start()
-    worker.join(60)
-    assert worker.exitcode == 0
-    with pytest.raises(ConfigError, match="taken"):
-        Lock(tmp_path / ".lock", "taken")
-    lock.release()
 
 
 ORPHAN = """
