@@ -87,7 +87,7 @@ def said(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [r.message for r in caplog.records if r.levelno == logging.ERROR and "in a row" in r.message]
 
 
-RAISED = ("RuntimeError", "RuntimeError: bad batch")
+RAISED = ("RuntimeError", r"RuntimeError: bad batch at step 3\x1b[31m")
 NAN = ("NotFinite", "NotFinite: the train function returned a value that is not finite, or huge")
 
 
@@ -193,7 +193,7 @@ def test_other_strategies_say_it_too(caplog):
     play(CASES["fedavg"].make(M, failure_limit=5), grid_of(app, EVERYBODY), ROUNDS)
     assert said(caplog) == [
         f'client "1" failed {times} times in a row, at last in the local steps of round {last}, always with '
-        'RuntimeError ("RuntimeError: bad batch"): it is asked again in every round'
+        rf'RuntimeError ("RuntimeError: bad batch at step {last - 1}\x1b[31m"): it is asked again in every round'
         for times, last in ((5, 8), (10, 13))
     ]
 

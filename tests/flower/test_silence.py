@@ -13,7 +13,7 @@ from apps import CASES, D, centers, expected, grid_of, names, play, quadratic_ap
 from flwr.app import Context, Error, Message, MetricRecord, RecordDict
 
 from fedpbc.flower import InProcessGrid, exchange, fedpbc_mod
-from fedpbc.flower.failures import first_line
+from fedpbc.flower.ledger import first_line
 from fedpbc.flower.protocol import Order
 from fedpbc.flower.reasons import MOST_KINDS, Reasons, listed
 

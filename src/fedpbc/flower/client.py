@@ -15,7 +15,7 @@ from fedpbc.errors import shorten
 from fedpbc.flower.arrays import models_of, sane
 from fedpbc.flower.configs import Schedule
 from fedpbc.flower.drift import ClientControl
-from fedpbc.flower.failures import first_line, one_line
+from fedpbc.flower.failures import one_line
 from fedpbc.flower.protocol import IDENTIFY, RECORD, SERVER_ROUND, SKIP, Answer, Order, only_arrays
 
 log = logging.getLogger("flwr")
@@ -91,9 +91,9 @@ class _Replay:
                 self.last = self._train(round)
             except Exception as error:
                 log.exception("the local steps of round %d failed", round + 1)
-                return self._failed(round, one_line(f"{type(error).__name__}: {error}"))
+                return self._failed(round, f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)
             if self.last.has_error():
-                return self._failed(round, first_line(self.last.error.reason))
+                return self._failed(round, self.last.error.reason)
         self.done = self.order.round + 1
         return self._finished()
 
@@ -179,7 +179,9 @@ class _Replay:
         return Message(RecordDict({RECORD: answer.record()}), reply_to=self.message)
 
     def _failed(self, round: int, error: str) -> Message:
-        return self._unfinished(replace(self._answer(finished=False), failed=round, error=error))
+        return self._unfinished(
+            replace(self._answer(finished=False), failed=round, error=one_line(error) or "no reason given")
+        )
 
     def _finished(self) -> Message:
         self._keep()

@@ -104,31 +104,7 @@ class Failures:
         self._troubles = {name: Trouble(**trouble) for name, trouble in state["troubles"].items()}
 
 
-_RAISED = re.compile(r"\s*<class '(?:[\w.]*\.)?(\w+)'>:<'(.*)'>\s*", re.DOTALL)
-_NAMED = re.compile(r"[A-Za-z_][\w.]*: ")
-_WRAPPER = "ClientAppException"
-
-
-def first_line(text: str | None) -> str:
-    """What went wrong in one line, with the type of the exception.
-
-    Flower says "<class 'KeyError'>:<'x'>"; of a traceback, as its simulation has it, the line with the error counts.
-    """
-    said, kind = text or "no reason given", ""
-    if found := _RAISED.fullmatch(said):
-        kind, said = found.groups()
-    lines = [line for line in said.splitlines() if line.strip()]
-    if "Traceback" in said or _WRAPPER in said:
-        raised = [line for line in lines if _NAMED.match(line) and _WRAPPER not in line]
-        kind, lines = ("", raised[-1:]) if raised else (kind, lines[-1:])
-    line = " ".join(" ".join(lines).split())
-    line = ": ".join(part for part in (kind, line) if part) or "no reason given"
-    line = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in line[:300])
-    return line if len(line) <= 300 else f"{line[:297]}..."
-
-
 def one_line(text: str) -> str:
-    """The first line that says something, printable and at most 300 characters long."""
-    line = next((line.strip() for line in text.splitlines() if line.strip()), "no reason given")
-    line = "".join(c if c.isprintable() else "?" for c in line[:400])
+    """All that is said in one printable line of at most 300 characters."""
+    line = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in " ".join(text.split())[:300])
     return line if len(line) <= 300 else f"{line[:297]}..."

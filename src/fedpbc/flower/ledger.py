@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -10,7 +11,7 @@ from typing import Any
 from flwr.app import ArrayRecord, Error, Message, Metadata, RecordDict
 
 from fedpbc.flower.arrays import Layout, Model, Refused
-from fedpbc.flower.failures import Failure, first_line, one_line
+from fedpbc.flower.failures import Failure, one_line
 from fedpbc.flower.protocol import CHANGE, Answer, Order, only_arrays
 from fedpbc.flower.roster import Client
 
@@ -229,3 +230,23 @@ def describe(line: dict[str, Any]) -> str:
         if count:
             parts.append(f"{count} {word}")
     return ", ".join([*parts, f"{line['seconds']:.1f} s"])
+
+
+_RAISED = re.compile(r"\s*<class '(?:[\w.]*\.)?(\w+)'>:<'(.*)'>\s*", re.DOTALL)
+_NAMED = re.compile(r"[A-Za-z_][\w.]*: ")
+_WRAPPER = "ClientAppException"
+
+
+def first_line(text: str | None) -> str:
+    """What went wrong in one line, with the type of the exception.
+
+    Flower says "<class 'KeyError'>:<'x'>"; of a traceback, as its simulation has it, the line with the error counts.
+    """
+    said, kind = text or "no reason given", ""
+    if found := _RAISED.fullmatch(said):
+        kind, said = found.groups()
+    lines = [line for line in said.splitlines() if line.strip()]
+    if "Traceback" in said or _WRAPPER in said:
+        raised = [line for line in lines if _NAMED.match(line) and _WRAPPER not in line]
+        kind, lines = ("", raised[-1:]) if raised else (kind, lines[-1:])
+    return one_line(": ".join(part for part in (kind, " ".join(lines).strip()) if part) or "no reason given")

@@ -17,8 +17,8 @@ from fedpbc.flower.arrays import Layout, Model, Refused, read_initial, sane
 from fedpbc.flower.bases import Bases
 from fedpbc.flower.checkpoint import Checkpoint, Logs, Pieces
 from fedpbc.flower.configs import Configs
-from fedpbc.flower.failures import Failures, Trouble, first_line
-from fedpbc.flower.ledger import Ledger, Reply, describe
+from fedpbc.flower.failures import Failures, Trouble
+from fedpbc.flower.ledger import Ledger, Reply, describe, first_line
 from fedpbc.flower.measures import Measures
 from fedpbc.flower.metrics import LeftOut, average_metrics
 from fedpbc.flower.options import check_flowers, folder, one_of, positive, require, switch, whole
