@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -160,3 +162,9 @@ def trace(rounds: int, m: int, seed: int = 1) -> np.ndarray:
     active[rounds // 3], active[rounds // 3 + 2] = False, True
     active[rounds // 3 + 2, 3] = False
     return active
+
+
+def sealed(state: dict[str, Any]) -> str:
+    """checkpoint.json with another state and the checksum that goes with it."""
+    rest = json.dumps({key: value for key, value in state.items() if key != "sha256"})[1:] + "\n"
+    return '{"sha256": "' + hashlib.sha256(rest.encode()).hexdigest() + '", ' + rest

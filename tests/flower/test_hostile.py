@@ -347,12 +347,13 @@ def test_a_reply_that_does_not_say_who_it_is(caplog):
 
 @pytest.mark.parametrize("case", ["fedpbc", "mifa"])
 def test_a_second_node_of_the_same_client_does_not_count_twice(case, caplog):
-    """Without keys the node that came last is the client."""
+    """The node that came first stays the client."""
     grid = grid_of(quadratic_app(U), UP)
     models = play(CASES[case].make(M), grid, ROUNDS, after=lambda t: t == WHEN and grid.connect(str(WHO)))
     np.testing.assert_allclose(models, expected(CASES[case].method, U, UP), atol=1e-9, rtol=0)
     assert len(grid.contexts) == M + 1
-    assert f'client "{WHO}" is back as node' in caplog.text
+    first, second = list(grid.contexts)[WHO], list(grid.contexts)[-1]
+    assert f'node {second} calls itself "{WHO}": not asked, while node {first} is online' in caplog.text
 
 
 class Keyed(InProcessGrid):

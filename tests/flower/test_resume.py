@@ -24,6 +24,7 @@ from apps import (
     play,
     quadratic_app,
     record_of,
+    sealed,
     trace,
 )
 from waiting import wait_until
@@ -303,14 +304,14 @@ def test_a_damaged_checkpoint(text, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "key", ["rounds", "clients", "bases", "latest", "first_base", "memory", "settings", "configs", "failures"]
+    "key", ["rounds", "clients", "bases", "latest", "first_base", "memory", "settings", "configs", "failures", "logs"]
 )
 def test_a_checkpoint_without_one_of_its_parts(key, tmp_path):
     run("mifa", tmp_path, rounds=5)
     state = json.loads((tmp_path / "checkpoint.json").read_text())
     del state[key]
-    (tmp_path / "checkpoint.json").write_text(json.dumps(state))
-    with pytest.raises(ConfigError, match=r"checkpoint\.json"):
+    (tmp_path / "checkpoint.json").write_text(sealed(state))
+    with pytest.raises(ConfigError, match=rf"checkpoint\.json: cannot be read: has no {key}"):
         run("mifa", tmp_path)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -110,6 +111,8 @@ class Ledger:
         order = asked.order
         if (answer.client, answer.round, answer.base) != (order.client, order.round, order.base):
             raise Refused(f"is for client {answer.client!r}, round {answer.round}, which was not asked"[:200])
+        if max(answer.trained, answer.waiting) > order.round + 1:
+            raise Refused("speaks of more rounds than there were")
         if rest > SPARE_BYTES:
             raise Refused(f"has more than {SPARE_BYTES} bytes beside its arrays")
         if answer.error:
@@ -142,6 +145,41 @@ class Ledger:
         changed = layout.companion().read(change) if isinstance(change, ArrayRecord) else None
         arrays = layout.read(found[1])
         return Reply(client, arrays, answer, message.content, changed)
+
+    def evaluations(self, replies: Iterable[Message]) -> list[tuple[str, RecordDict]]:
+        """(client, what it measured) of the replies to a request to evaluate; the others are noted with a reason."""
+        found = []
+        for message in replies:
+            try:
+                asked = self.match(message)
+            except Refused as refused:
+                self.refuse(f"node {message.metadata.src_node_id}", str(refused))
+                continue
+            who = asked.client.name if asked.client else ""
+            if message.has_error():
+                self.failed.append((who, first_line(message.error.reason)))
+            else:
+                found.append((who, message.content))
+        self.close()
+        return found
+
+    def again(self, node: int, kind: str) -> None:
+        """This node may be asked for this once more."""
+        self._tried.discard((node, kind))
+
+    def close(self) -> None:
+        """List who was asked and did not answer: Flower reports that only when the round is over."""
+        who = [asked.client.name if asked.client else f"node {asked.metadata.dst_node_id}" for asked in self.asked]
+        answered = {name for name, asked in zip(who, self.asked, strict=True) if asked.answered}
+        for name, asked in zip(who, self.asked, strict=True):
+            if name not in answered:
+                answered.add(name)
+                self.failed.append((name, self._silence(asked)))
+
+    def _silence(self, asked: Asked) -> str:
+        if not asked.metadata.message_id:
+            return "could not be sent to: its node has just gone, or the message is too large"
+        return f"no reply within {asked.metadata.ttl:.3g} s" + ("" if asked.client else ", did not say who it is")
 
     def refuse(self, who: str, why: str) -> None:
         """Note a reply that does not count."""
@@ -194,8 +232,21 @@ def describe(line: dict[str, Any]) -> str:
     return ", ".join([*parts, f"{line['seconds']:.1f} s"])
 
 
+_RAISED = re.compile(r"\s*<class '(?:[\w.]*\.)?(\w+)'>:<'(.*)'>\s*", re.DOTALL)
+_NAMED = re.compile(r"[A-Za-z_][\w.]*: ")
+_WRAPPER = "ClientAppException"
+
+
 def first_line(text: str | None) -> str:
-    """The last line that says something: of a traceback, the error."""
-    lines = [line for line in (text or "").splitlines() if line.strip()]
-    last = lines[-1].strip() if lines else "no reason given"
-    return last if len(last) <= 300 else f"{last[:297]}..."
+    """What went wrong in one line, with the type of the exception.
+
+    Flower says "<class 'KeyError'>:<'x'>"; of a traceback, as its simulation has it, the line with the error counts.
+    """
+    said, kind = text or "no reason given", ""
+    if found := _RAISED.fullmatch(said):
+        kind, said = found.groups()
+    lines = [line for line in said.splitlines() if line.strip()]
+    if "Traceback" in said or _WRAPPER in said:
+        raised = [line for line in lines if _NAMED.match(line) and _WRAPPER not in line]
+        kind, lines = ("", raised[-1:]) if raised else (kind, lines[-1:])
+    return one_line(": ".join(part for part in (kind, " ".join(lines).strip()) if part) or "no reason given")

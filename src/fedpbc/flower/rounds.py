@@ -7,11 +7,10 @@ import time
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import FedAvg as FlowerFedAvg
 
 from fedpbc.errors import ConfigError, shorten
 from fedpbc.flower.arrays import Layout, Model, Refused, read_initial, sane
@@ -20,9 +19,11 @@ from fedpbc.flower.checkpoint import Checkpoint, Logs, Pieces
 from fedpbc.flower.configs import Configs
 from fedpbc.flower.failures import Failures, Trouble
 from fedpbc.flower.ledger import Ledger, Reply, describe, first_line
-from fedpbc.flower.metrics import average_metrics, spread
-from fedpbc.flower.options import folder, positive, require, share, switch, whole
+from fedpbc.flower.measures import Measures
+from fedpbc.flower.metrics import LeftOut, average_metrics
+from fedpbc.flower.options import check_flowers, folder, one_of, positive, require, switch, whole
 from fedpbc.flower.protocol import FOREVER, IDENTIFY, RECORD, SERVER_ROUND, TRAIN, Order
+from fedpbc.flower.reasons import Reasons
 from fedpbc.flower.roster import Client, Roster
 
 log = logging.getLogger("flwr")
@@ -30,7 +31,7 @@ log = logging.getLogger("flwr")
 NOT_FINITE = "holds a value that is not finite, or huge"
 
 
-class Rounds(FlowerFedAvg):
+class Rounds(Measures):
     """A strategy without its loop. Options and errors: those of ``UnreliableClients``, which the strategies are."""
 
     method: ClassVar[str]
@@ -51,6 +52,7 @@ class Rounds(FlowerFedAvg):
         cooldown: int = 0,
         poll_interval: float = 0.2,
         pin_names: bool = False,
+        same_name: Literal["first", "latest"] = "first",
         spill: bool = False,
         failure_limit: int = 3,
         **options: Any,
@@ -61,9 +63,10 @@ class Rounds(FlowerFedAvg):
         self.num_clients = None if num_clients is None else whole("num_clients", num_clients, 1)
         self.cooldown, self.directory = whole("cooldown", cooldown), folder("directory", directory)
         self.pin_names, self.spill = switch("pin_names", pin_names), switch("spill", spill)
+        self.same_name = one_of("same_name", same_name, ("first", "latest"))
         self.failure_limit = whole("failure_limit", failure_limit, 1)
         require("spill", spill, not spill or directory is not None, "False without a directory")
-        self._check_flowers(options)
+        check_flowers(options)
         super().__init__(**options)
         wanted = [options[key] for key in ("min_available_nodes", "min_train_nodes") if key in options]
         self.min_available_nodes = max(wanted, default=min(2, self.num_clients or 2))
@@ -73,20 +76,9 @@ class Rounds(FlowerFedAvg):
         self.train_rounds = FOREVER
         self.round = 0
         """t, the round that is open or comes next."""
+        self.evaluation, self.heard = Ledger(0, 0.0), []
         self.own_loop = False
         """Our own loop runs the rounds, not Flower's."""
-
-    @staticmethod
-    def _check_flowers(options: dict[str, Any]) -> None:
-        """Options of Flower's FedAvg, which takes them as they come. Raises ConfigError."""
-        fraction = options.get("fraction_train", 1.0)
-        require("fraction_train", fraction, fraction == 1.0, "1.0: every client is asked every round")
-        for key in ("min_available_nodes", "min_train_nodes", "min_evaluate_nodes"):
-            whole(key, options.get(key, 0))
-        share("fraction_evaluate", options.get("fraction_evaluate", 1.0))
-        for key in ("weighted_by_key", "arrayrecord_key", "configrecord_key"):
-            value = options.get(key, key)
-            require(key, value, isinstance(value, str) and value != "", "a word")
 
     @property
     def arrays(self) -> ArrayRecord:
@@ -152,9 +144,10 @@ class Rounds(FlowerFedAvg):
         if self.directory is not None and self.checkpoint is None:
             self.checkpoint = Checkpoint(self.directory)
         self.train_rounds = train_rounds
-        self.roster, self.bases = Roster(self.num_clients), Bases(self.checkpoint, self.spill)
+        self.roster = Roster(self.num_clients, self.same_name == "first")
+        self.bases = Bases(self.checkpoint, self.spill)
+        self.logs, self.reasons, self.heard = Logs(self.directory), Reasons(), []
         self.configs, self.failures = Configs(), Failures(self.failure_limit, self.keeps_base)
-        self.logs = Logs(self.directory)
         saved = self.checkpoint.load() if self.checkpoint is not None else None
         if saved is None:
             self.flat = self.layout.flatten(model)
@@ -164,7 +157,6 @@ class Rounds(FlowerFedAvg):
         else:
             self._resume(saved)
         self.round = self.done
-        self.logs.keep_before(self.done)
         return self.done
 
     def close(self) -> None:
@@ -188,6 +180,8 @@ class Rounds(FlowerFedAvg):
                 raise ConfigError(f"directory = {self.directory}: belongs to another federation: {what}")
         try:
             self._take_up(saved)
+            self.logs.take_up(saved["logs"], self.done)
+            self.heard = self.logs.heard(self.done - 1)
         except (ValueError, KeyError, TypeError, AttributeError, IndexError, Refused) as error:
             what = f"its checkpoint is damaged ({type(error).__name__}: {error}); restore it from a backup"
             raise ConfigError(f"directory = {self.directory}: {what}") from None
@@ -213,6 +207,7 @@ class Rounds(FlowerFedAvg):
             "settings": self._settings(), "rounds": self.done, "clients": self.roster.state(),
             "bases": self.bases.names(), "latest": self.bases.latest, "first_base": self.first_base,
             "memory": self.memory(), "configs": self.configs.state(), "failures": self.failures.state(),
+            "logs": self.logs.marks(),
         }  # fmt: skip
         models = {name: lambda name=name: self.bases.model(name) for name in self.bases.names()}
         self.checkpoint.save(state, {**models, **self.pieces()})
@@ -287,8 +282,7 @@ class Rounds(FlowerFedAvg):
         who = f"node {message.metadata.src_node_id}"
         try:
             asked = self.ledger.match(message)
-            if asked.client is not None:
-                who = asked.client.name
+            who = asked.client.name if asked.client else f"node {asked.metadata.dst_node_id}"
             if message.has_error():
                 self.ledger.failed.append((who, first_line(message.error.reason)))
                 self.ledger.crashed(asked, message.error)
@@ -346,6 +340,7 @@ class Rounds(FlowerFedAvg):
         """
         for message in replies:
             self.receive(message)
+        self.ledger.close()
         new, heard = self._form()
         if self.learns():
             self.keep(self.round, heard)
@@ -358,12 +353,22 @@ class Rounds(FlowerFedAvg):
         self._note_failures(heard)
         self.bases.retain(self._needed())
         self.configs.retain(self._oldest())
-        contents = (reply.content for reply in heard)
-        metrics = average_metrics(contents, self.train_metrics_aggr_fn, self.weighted_by_key)
+        self.heard = [reply.client.name for reply in heard]
+        named = [(reply.client.name, reply.content) for reply in heard]
+        metrics, left_out = average_metrics(named, self.train_metrics_aggr_fn, self.weighted_by_key)
+        self._say_why(left_out)
         self._write(heard, metrics)
         self.done = self.round + 1
         self._save()
         return None if new is None else self.arrays, metrics
+
+    def _say_why(self, left_out: LeftOut) -> None:
+        """Why replies of this round, or their metrics, do not count; refused ones were said when they came."""
+        self.reasons.say(self.round + 1, "no model from", self.ledger.failed)
+        self.reasons.say(self.round + 1, "left out are the metrics of", left_out)
+        self.reasons.count(self.ledger.refused)
+        waiting = "was still catching up when the round closed"
+        self.reasons.count((name, waiting) for name in self.ledger.unfinished)
 
     def _form(self) -> tuple[Model | None, list[Reply]]:
         """(x^(t+1), the replies it is made of): NaN is looked for in the result first, then for who sent it."""
@@ -412,30 +417,6 @@ class Rounds(FlowerFedAvg):
         self.summary_line = self.ledger.summary(len(self.roster)) | more
         log.info("round %d: %s", self.round + 1, describe(self.summary_line))
         self.logs.round(self.summary_line, [reply.client.name for reply in heard], metrics)
-
-    # Evaluation.
-
-    def configure_evaluate(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        """The latest model to ``fraction_evaluate`` of the clients heard in this round, at least min_evaluate_nodes.
-
-        Only those that were just heard: evaluation does not wait for clients that are away.
-        """
-        if self.fraction_evaluate == 0.0:
-            return []
-        heard = [reply.client.node for reply in self.ledger.replies.values()]
-        wanted = max(round(self.fraction_evaluate * len(heard)), self.min_evaluate_nodes)
-        config = config.copy()
-        config[SERVER_ROUND] = server_round
-        content = RecordDict({self.arrayrecord_key: arrays, self.configrecord_key: config})
-        chosen = spread(heard, wanted, server_round)
-        return [Message(content, node, MessageType.EVALUATE, ttl=self.round_deadline) for node in chosen]
-
-    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """Mean of the metrics, weighted by ``weighted_by_key``."""
-        contents = (message.content for message in replies if message.has_content())
-        return average_metrics(contents, self.evaluate_metrics_aggr_fn, self.weighted_by_key)
 
     def summary(self) -> None:
         """Say in the log what will be done."""

@@ -9,7 +9,9 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 
 from fedpbc.errors import ConfigError
-from fedpbc.flower.loop import EvaluateFn, gather, run
+from fedpbc.flower.evaluation import EvaluateFn
+from fedpbc.flower.exchange import gather
+from fedpbc.flower.loop import run
 from fedpbc.flower.rounds import Rounds
 
 
@@ -24,6 +26,8 @@ class UnreliableClients(Rounds):
     min_available_nodes: clients to wait for at the start, and only there.
     pin_names: with SuperNode authentication, a client-id belongs to the key of the SuperNode that used it first.
     (Without authentication every restart has another key, and any client can call itself anything.)
+    same_name: of two nodes that are online under one name, the "first" is the client until it has gone, or the
+    "latest"; the log names both. A client that was started again as another node waits until its old one has gone.
     spill: keep models that clients go on from, but the latest, on disk only; needs ``directory``.
     failure_limit: a client that failed so many times in a row in the same way is named in an error line of the log.
     options: fraction_evaluate, min_evaluate_nodes, weighted_by_key (for metrics alone: models are never weighted by
@@ -47,7 +51,8 @@ class UnreliableClients(Rounds):
         but a round closes at its deadline whatever ``timeout`` says, and clients that appear during a round are asked.
         ``train_config`` is copied; ``configure_train`` may change it from round to round, also across a restart.
         Raises ConfigError when the checkpoint belongs to other settings or another model, or to a ``train_config``
-        with another value where rounds have changed that value.
+        with another value where rounds have changed that value, or is not what was written, and FedpbcError when the
+        directory cannot be written to any more.
         """
         self.own_loop = True
         return run(self, grid, initial_arrays, num_rounds, train_config, evaluate_config, evaluate_fn)
