@@ -12,7 +12,7 @@ from flwr.app import ArrayRecord, Error, Message, Metadata, RecordDict
 
 from fedpbc.flower.arrays import Layout, Model, Refused
 from fedpbc.flower.failures import Failure, one_line
-from fedpbc.flower.protocol import CHANGE, Answer, Order, only_arrays
+from fedpbc.flower.protocol import Answer, Order, only_arrays
 from fedpbc.flower.roster import Client
 
 CRASHES = {1, 2, 8}
@@ -41,8 +41,6 @@ class Reply:
     arrays: Model
     answer: Answer
     content: RecordDict
-    change: Model | None
-    """c_i+ - c_i, where the client keeps c_i."""
 
 
 @dataclass
@@ -138,13 +136,10 @@ class Ledger:
             self.failures[asked.client.name] = Failure(-1, first_line(error.reason))
 
     def _read(self, client: Client, answer: Answer, message: Message, layout: Layout) -> Reply:
-        found = only_arrays(message, but=CHANGE)
+        found = only_arrays(message)
         if found is None:
             raise Refused("must hold one ArrayRecord with all arrays")
-        change = message.content.get(CHANGE)
-        changed = layout.companion().read(change) if isinstance(change, ArrayRecord) else None
-        arrays = layout.read(found[1])
-        return Reply(client, arrays, answer, message.content, changed)
+        return Reply(client, layout.read(found[1]), answer, message.content)
 
     def evaluations(self, replies: Iterable[Message]) -> list[tuple[str, RecordDict]]:
         """(client, what it measured) of the replies to a request to evaluate; the others are noted with a reason."""

@@ -18,8 +18,6 @@ SHIFT = "fedpbc.shift"
 """The ArrayRecord that is added to the local gradients: c - c_i of SCAFFOLD."""
 CONTROL = "fedpbc.control"
 """The ArrayRecord of the server's control variate c, for clients that keep their own c_i."""
-CHANGE = "fedpbc.change"
-"""The ArrayRecord c_i+ - c_i, from clients that keep their own c_i."""
 CONFIGS = "configs"
 """Beside an order: the configs of the rounds to replay, where not all have that of the order's round."""
 SKIP = "skip"
@@ -89,9 +87,9 @@ class Order(_Spoken):
     keep_progress: bool = False
     """Keep the result until the next order: a reply that got lost is not computed twice."""
     accepted: int = -1
-    """The latest round whose ``CHANGE`` the server accepted from this client in this epoch; -1: none."""
+    """The latest round whose reply the server counted from this client in this epoch; -1: none."""
     epoch: int = 0
-    """Control variates of other epochs are void."""
+    """What clients keep of other epochs is void."""
 
 
 @dataclass(frozen=True)
@@ -118,8 +116,7 @@ class Answer(_Spoken):
     """The client's control variate is gone, and was not what the server believes."""
 
 
-def only_arrays(message: Message, but: str = "") -> tuple[str, ArrayRecord] | None:
-    """(key, record) of the one ArrayRecord of ``message``, not counting ``but``; None when there is not exactly one."""
-    items = message.content.items()
-    records = [(key, record) for key, record in items if isinstance(record, ArrayRecord) and key != but]
+def only_arrays(message: Message) -> tuple[str, ArrayRecord] | None:
+    """(key, record) of the one ArrayRecord of ``message``; None when there is not exactly one."""
+    records = [(key, record) for key, record in message.content.items() if isinstance(record, ArrayRecord)]
     return records[0] if len(records) == 1 else None

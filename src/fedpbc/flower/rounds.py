@@ -304,7 +304,7 @@ class Rounds(Measures):
     def _accept(self, reply: Reply) -> None:
         try:
             self.check(reply)
-            if self.remembers and not sane(reply.arrays | (reply.change or {})):
+            if self.remembers and not sane(reply.arrays):
                 raise Refused(NOT_FINITE)
         except Refused:
             del self.ledger.replies[reply.client.name]
