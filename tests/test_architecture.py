@@ -64,7 +64,7 @@ def test_every_part_has_a_layer():
 def test_an_edge_device_needs_no_jax(modules):
     heavy = "('jax', 'matplotlib', 'scipy', 'torch', 'ray', 'pandas')"
     code = f"import {modules}, sys; assert not [m for m in sys.modules if m.split('.')[0] in {heavy}]"
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=600)
 
 
 @pytest.mark.parametrize("module", MODULES)
