@@ -15,7 +15,7 @@ from fedpbc.experiment.overrides import drop_stale_label, set_key
 
 def shipped_experiments() -> dict[str, Path]:
     """Name -> file of every experiment that comes with the package."""
-    folder = Path(str(resources.files("fedpbc.experiment.grid") / "shipped"))
+    folder = Path(str(resources.files("fedpbc.experiment") / "shipped"))
     return {path.stem: path for path in sorted(folder.glob("*.toml"))}
 
 
