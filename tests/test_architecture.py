@@ -17,9 +17,10 @@ import fedpbc
 SOURCE = Path(fedpbc.__file__).parent
 MODULES = sorted(name for _, name, _ in pkgutil.walk_packages([str(SOURCE)], "fedpbc."))
 LAYERS = [
-    {"errors", "core.types", "core.outside"},
-    {"core.aggregation", "core.measures", "core.schema", "core.flat", "io", "theory"},
-    {"core.registry", "core.schedules", "core.local"},
+    {"errors", "core.types"},
+    {"core.aggregation", "core.measures", "core.options", "core.outside", "core.flat", "io", "theory"},
+    {"core.schema", "core.local"},
+    {"core.registry", "core.schedules"},
     {"data", "models", "algorithms", "links"},
     {"problems", "core.engine"},
     {"experiment", "flower"},
