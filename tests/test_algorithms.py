@@ -184,7 +184,7 @@ BY_HAND |= {
 def test_three_rounds_by_hand(case):
     options, method, updates, servers, eta, lost = BY_HAND[case]
     name = options["name"]
-    algorithm = ALGORITHMS.registry[name](CONTEXT, **{k: v for k, v in options.items() if k != "name"})
+    algorithm = ALGORITHMS.registry[name].function(CONTEXT, **{k: v for k, v in options.items() if k != "name"})
     state, x0, found = algorithm.init(algorithm.params, np.zeros(1), 2), np.zeros(1), []
     for t, delta in enumerate(updates):
         if lost and lost[0] == t:
