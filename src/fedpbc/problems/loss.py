@@ -14,7 +14,7 @@ from fedpbc.core.types import Measure, Problem
 from fedpbc.data.arrays import DataOption, Dataset
 from fedpbc.errors import ConfigError, require_memory
 from fedpbc.problems.objective import LOSS, Objective, PerSample, check_function, problem_of
-from fedpbc.problems.samples import Samples, block_of, in_order
+from fedpbc.problems.samples import block_of, in_order
 
 
 @component
@@ -122,8 +122,3 @@ def _work(loss: PerSample, tree: Any, example: Any, size: int) -> float:
         Exception
     ):  # an estimate, which some backends do not give; a loss that cannot be differentiated shows itself later
         return 4.0 * 32 * size
-
-
-def owned_by(samples: Samples) -> np.ndarray:
-    """The client of each row but the filling."""
-    return np.repeat(np.arange(len(samples.sizes)), samples.sizes)
