@@ -14,8 +14,9 @@ from apps import CASES, RATE, STEPS, D, centers, expected, flat, grid_of, names,
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MessageType, RecordDict
 from flwr.clientapp import ClientApp
 
-from fedpbc.flower import InProcessGrid, client, drift_correction, drop_by_trace, fedpbc_mod
-from fedpbc.flower.protocol import RECORD, SHIFT, TRAIN, Answer, Order
+from fedpbc.flower import InProcessGrid, drift_correction, drop_by_trace, fedpbc_mod
+from fedpbc.flower.client import mod as client
+from fedpbc.flower.wire.protocol import RECORD, SHIFT, TRAIN, Answer, Order
 
 M = 5
 U = centers(M)

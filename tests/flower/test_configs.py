@@ -19,8 +19,8 @@ from test_resume import Fragile, Killed
 
 from fedpbc.errors import ConfigError
 from fedpbc.flower import FedAvg, FedPBC, FedPBCCorrected, InProcessGrid, UnreliableClients, fedpbc_mod
-from fedpbc.flower.configs import Configs, Schedule, encode
-from fedpbc.flower.protocol import CONFIGS, RECORD
+from fedpbc.flower.server.configs import Configs, Schedule, encode
+from fedpbc.flower.wire.protocol import CONFIGS, RECORD
 
 M, ROUNDS = 5, 24
 U = centers(M)

@@ -12,8 +12,9 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricR
 from flwr.clientapp import ClientApp
 
 from fedpbc.errors import ConfigError
-from fedpbc.flower import FedAU, FedPBC, FedVARP, InProcessGrid, exchange, fedpbc_mod
-from fedpbc.flower.protocol import RECORD
+from fedpbc.flower import FedAU, FedPBC, FedVARP, InProcessGrid, fedpbc_mod
+from fedpbc.flower.server import exchange
+from fedpbc.flower.wire.protocol import RECORD
 
 M, ROUNDS, WHO = 4, 6, 1
 U = centers(M)

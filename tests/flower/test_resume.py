@@ -138,7 +138,7 @@ def test_killed_while_a_file_is_written(case, when, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("name", ["participation.jsonl", "metrics.jsonl"])
 def test_half_a_line_does_no_harm(name, tmp_path, monkeypatch):
-    from fedpbc.flower.checkpoint import Journal
+    from fedpbc.flower.server.checkpoint import Journal
 
     append = Journal.append
 

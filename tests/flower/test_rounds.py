@@ -28,9 +28,10 @@ from flwr.serverapp.strategy.strategy import Strategy
 from stepwise import random_trace, simulate
 
 import fedpbc
-from fedpbc.flower import FedPBC, InProcessGrid, client
-from fedpbc.flower import fedpbc as rule
-from fedpbc.flower.bases import Bases
+from fedpbc.flower import FedPBC, InProcessGrid
+from fedpbc.flower.client import mod as client
+from fedpbc.flower.methods import fedpbc as rule
+from fedpbc.flower.server.bases import Bases
 
 M, ROUNDS = 10, 60
 U = centers(M)

@@ -12,10 +12,11 @@ import pytest
 from apps import CASES, D, centers, expected, grid_of, names, play, quadratic_app, record_of
 from flwr.app import Context, Error, Message, MetricRecord, RecordDict
 
-from fedpbc.flower import InProcessGrid, exchange, fedpbc_mod
-from fedpbc.flower.ledger import first_line
-from fedpbc.flower.protocol import Order
-from fedpbc.flower.reasons import MOST_KINDS, Reasons, listed
+from fedpbc.flower import InProcessGrid, fedpbc_mod
+from fedpbc.flower.server import exchange
+from fedpbc.flower.server.ledger import first_line
+from fedpbc.flower.server.reasons import MOST_KINDS, Reasons, listed
+from fedpbc.flower.wire.protocol import Order
 
 M = 4
 U = centers(M)

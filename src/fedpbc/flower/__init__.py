@@ -10,14 +10,14 @@ docs/deployment.md has the rest. Imports NumPy and Flower, never JAX.
 
 from __future__ import annotations
 
-from fedpbc.flower.client import fedpbc_mod
-from fedpbc.flower.corrected import FedPBCCorrected
-from fedpbc.flower.drift import DriftCorrection, drift_correction
-from fedpbc.flower.fedpbc import FedPBC
-from fedpbc.flower.grid import InProcessGrid
-from fedpbc.flower.links import drop_by_trace
-from fedpbc.flower.methods import MIFA, FedAU, FedAvg, FedVARP
-from fedpbc.flower.scaffold import SCAFFOLD
+from fedpbc.flower.client.drift import DriftCorrection, drift_correction
+from fedpbc.flower.client.mod import fedpbc_mod
+from fedpbc.flower.methods.fedpbc import FedPBC
+from fedpbc.flower.methods.fedpbc_corrected import FedPBCCorrected
+from fedpbc.flower.methods.rivals import MIFA, FedAU, FedAvg, FedVARP
+from fedpbc.flower.methods.scaffold import SCAFFOLD
+from fedpbc.flower.rehearsal.grid import InProcessGrid
+from fedpbc.flower.rehearsal.trace import drop_by_trace
 from fedpbc.flower.strategy import UnreliableClients
 
 __all__ = [

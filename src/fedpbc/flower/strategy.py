@@ -9,10 +9,10 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 
 from fedpbc.errors import ConfigError
-from fedpbc.flower.evaluation import EvaluateFn
-from fedpbc.flower.exchange import gather
-from fedpbc.flower.loop import run
-from fedpbc.flower.rounds import Rounds
+from fedpbc.flower.server.evaluation import EvaluateFn
+from fedpbc.flower.server.exchange import gather
+from fedpbc.flower.server.loop import run
+from fedpbc.flower.server.rounds import Rounds
 
 
 class UnreliableClients(Rounds):

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 
 from flwr.app import ArrayRecord
 
-from fedpbc.flower.arrays import Model, models_of, to_record
-from fedpbc.flower.checkpoint import Checkpoint
+from fedpbc.flower.server.checkpoint import Checkpoint
+from fedpbc.flower.wire.arrays import Model, models_of, to_record
 
 
 class Bases:

@@ -11,9 +11,9 @@ from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 
-from fedpbc.flower.exchange import collect, gather
-from fedpbc.flower.metrics import as_metrics
-from fedpbc.flower.rounds import Rounds
+from fedpbc.flower.server.exchange import collect, gather
+from fedpbc.flower.server.metrics import as_metrics
+from fedpbc.flower.server.rounds import Rounds
 
 log = logging.getLogger("flwr")
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]

@@ -13,18 +13,18 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricReco
 from flwr.serverapp import Grid
 
 from fedpbc.errors import ConfigError, shorten
-from fedpbc.flower.arrays import Layout, Model, Refused, read_initial, sane
-from fedpbc.flower.bases import Bases
-from fedpbc.flower.checkpoint import Checkpoint, Logs, Pieces
-from fedpbc.flower.configs import Configs
-from fedpbc.flower.failures import Failures, Trouble
-from fedpbc.flower.ledger import Ledger, Reply, describe, first_line
-from fedpbc.flower.measures import Measures
-from fedpbc.flower.metrics import LeftOut, average_metrics
-from fedpbc.flower.options import check_flowers, folder, one_of, positive, require, switch, whole
-from fedpbc.flower.protocol import FOREVER, IDENTIFY, RECORD, SERVER_ROUND, TRAIN, Order
-from fedpbc.flower.reasons import Reasons
-from fedpbc.flower.roster import Client, Roster
+from fedpbc.flower.server.bases import Bases
+from fedpbc.flower.server.checkpoint import Checkpoint, Logs, Pieces
+from fedpbc.flower.server.configs import Configs
+from fedpbc.flower.server.failures import Failures, Trouble
+from fedpbc.flower.server.ledger import Ledger, Reply, describe, first_line
+from fedpbc.flower.server.measures import Measures
+from fedpbc.flower.server.metrics import LeftOut, average_metrics
+from fedpbc.flower.server.options import check_flowers, folder, one_of, positive, require, switch, whole
+from fedpbc.flower.server.reasons import Reasons
+from fedpbc.flower.server.roster import Client, Roster
+from fedpbc.flower.wire.arrays import Layout, Model, Refused, read_initial, sane
+from fedpbc.flower.wire.protocol import FOREVER, IDENTIFY, RECORD, SERVER_ROUND, TRAIN, Order
 
 log = logging.getLogger("flwr")
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from fedpbc.flower.arrays import Layout, Model, Refused, sane
-from fedpbc.flower.checkpoint import Pieces
-from fedpbc.flower.ledger import Reply
-from fedpbc.flower.protocol import LONGEST_WAY, SHORTEST
+from fedpbc.flower.server.checkpoint import Pieces
+from fedpbc.flower.server.ledger import Reply
 from fedpbc.flower.strategy import UnreliableClients
+from fedpbc.flower.wire.arrays import Layout, Model, Refused, sane
+from fedpbc.flower.wire.protocol import LONGEST_WAY, SHORTEST
 
 
 class Updates:

@@ -13,10 +13,10 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 
 from fedpbc.errors import ConfigError
-from fedpbc.flower.evaluation import EvaluateFn, Evaluation
-from fedpbc.flower.exchange import exchange, gather
-from fedpbc.flower.options import whole
-from fedpbc.flower.rounds import Rounds
+from fedpbc.flower.server.evaluation import EvaluateFn, Evaluation
+from fedpbc.flower.server.exchange import exchange, gather
+from fedpbc.flower.server.options import whole
+from fedpbc.flower.server.rounds import Rounds
 
 log = logging.getLogger("flwr")
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from fedpbc.flower.ledger import Reply
-from fedpbc.flower.options import require
-from fedpbc.flower.protocol import Order
-from fedpbc.flower.roster import Client
+from fedpbc.flower.methods.common.table import KeepsTables, Updates
+from fedpbc.flower.server.ledger import Reply
+from fedpbc.flower.server.options import require
+from fedpbc.flower.server.roster import Client
 from fedpbc.flower.strategy import UnreliableClients
-from fedpbc.flower.table import KeepsTables, Updates
+from fedpbc.flower.wire.protocol import Order
 
 log = logging.getLogger("flwr")
 

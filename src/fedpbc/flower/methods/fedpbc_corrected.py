@@ -9,12 +9,12 @@ from flwr.app import ArrayRecord
 
 from fedpbc.algorithms.fedpbc_corrected import correct_full, correct_light
 from fedpbc.core.aggregation import masked_mean
-from fedpbc.flower.fedpbc import FedPBC
-from fedpbc.flower.ledger import Reply
-from fedpbc.flower.options import one_of, require
-from fedpbc.flower.protocol import SHIFT
-from fedpbc.flower.roster import Client
-from fedpbc.flower.table import KeepsTables, Updates
+from fedpbc.flower.methods.common.table import KeepsTables, Updates
+from fedpbc.flower.methods.fedpbc import FedPBC
+from fedpbc.flower.server.ledger import Reply
+from fedpbc.flower.server.options import one_of, require
+from fedpbc.flower.server.roster import Client
+from fedpbc.flower.wire.protocol import SHIFT
 
 
 class FedPBCCorrected(KeepsTables, FedPBC):

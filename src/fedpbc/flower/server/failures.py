@@ -13,7 +13,7 @@ from typing import Any
 from flwr.app import ConfigRecord
 
 from fedpbc.errors import shorten
-from fedpbc.flower.protocol import SKIP
+from fedpbc.flower.wire.protocol import SKIP
 
 _KIND = re.compile(r"<class '(?:\w+\.)*(\w+)'>|(\w+)")
 

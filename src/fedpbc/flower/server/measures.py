@@ -9,11 +9,11 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricReco
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg as FlowerFedAvg
 
-from fedpbc.flower.ledger import Ledger
-from fedpbc.flower.metrics import average_metrics, spread
-from fedpbc.flower.protocol import SERVER_ROUND, Order
-from fedpbc.flower.reasons import Reasons
-from fedpbc.flower.roster import Roster
+from fedpbc.flower.server.ledger import Ledger
+from fedpbc.flower.server.metrics import average_metrics, spread
+from fedpbc.flower.server.reasons import Reasons
+from fedpbc.flower.server.roster import Roster
+from fedpbc.flower.wire.protocol import SERVER_ROUND, Order
 
 
 class Measures(FlowerFedAvg):

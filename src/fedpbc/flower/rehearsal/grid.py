@@ -13,7 +13,7 @@ from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
-from fedpbc.flower.protocol import IDENTIFY, Order
+from fedpbc.flower.wire.protocol import IDENTIFY, Order
 
 Delivers = Callable[[int, str], bool]
 """(round t, client id) -> whether a message of that round arrives."""

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from fedpbc.errors import ConfigError, FedpbcError, shorten
-from fedpbc.flower.arrays import Model
+from fedpbc.flower.wire.arrays import Model
 from fedpbc.io.files import Journal, Lock, read_arrays, write_arrays, write_text
 
 log = logging.getLogger("flwr")

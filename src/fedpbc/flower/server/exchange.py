@@ -12,10 +12,10 @@ from itertools import zip_longest
 from flwr.app import ConfigRecord, Message
 from flwr.serverapp import Grid
 
-from fedpbc.flower.ledger import Ledger
-from fedpbc.flower.protocol import IDENTIFY, RECORD
-from fedpbc.flower.reasons import listed
-from fedpbc.flower.rounds import Rounds
+from fedpbc.flower.server.ledger import Ledger
+from fedpbc.flower.server.reasons import listed
+from fedpbc.flower.server.rounds import Rounds
+from fedpbc.flower.wire.protocol import IDENTIFY, RECORD
 
 log = logging.getLogger("flwr")
 

@@ -10,7 +10,7 @@ from typing import Any
 from flwr.app import MetricRecord, RecordDict
 
 from fedpbc.errors import shorten
-from fedpbc.flower.roster import Client
+from fedpbc.flower.server.roster import Client
 
 log = logging.getLogger("flwr")
 Average = Callable[[list[RecordDict], str], MetricRecord]

@@ -14,15 +14,15 @@ from fedpbc.algorithms.fedvarp import surrogate
 from fedpbc.algorithms.mifa import remember
 from fedpbc.core.aggregation import masked_mean, weighted_sum
 from fedpbc.core.types import Link
-from fedpbc.flower.arrays import Model, to_record
-from fedpbc.flower.drift import SCALE
-from fedpbc.flower.fedpbc import mean_of_replies
-from fedpbc.flower.known import KeptByClients, KnownClients
-from fedpbc.flower.ledger import Reply
-from fedpbc.flower.options import one_of, positive, switch, whole
-from fedpbc.flower.roster import Client
+from fedpbc.flower.client.drift import SCALE
+from fedpbc.flower.methods.common.known import KeptByClients, KnownClients
+from fedpbc.flower.methods.common.table import Updates
+from fedpbc.flower.methods.fedpbc import mean_of_replies
+from fedpbc.flower.server.ledger import Reply
+from fedpbc.flower.server.options import one_of, positive, switch, whole
+from fedpbc.flower.server.roster import Client
 from fedpbc.flower.strategy import UnreliableClients
-from fedpbc.flower.table import Updates
+from fedpbc.flower.wire.arrays import Model, to_record
 
 
 class FedAvg(UnreliableClients):

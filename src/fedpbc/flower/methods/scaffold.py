@@ -9,12 +9,12 @@ from flwr.app import ArrayRecord
 
 from fedpbc.algorithms.scaffold import change_of, renew, renew_mean
 from fedpbc.core.aggregation import masked_mean
-from fedpbc.flower.arrays import Model
-from fedpbc.flower.known import KeptByClients
-from fedpbc.flower.ledger import Reply
-from fedpbc.flower.options import one_of, positive
-from fedpbc.flower.protocol import CONTROL, SHIFT
-from fedpbc.flower.roster import Client
+from fedpbc.flower.methods.common.known import KeptByClients
+from fedpbc.flower.server.ledger import Reply
+from fedpbc.flower.server.options import one_of, positive
+from fedpbc.flower.server.roster import Client
+from fedpbc.flower.wire.arrays import Model
+from fedpbc.flower.wire.protocol import CONTROL, SHIFT
 
 
 class SCAFFOLD(KeptByClients):

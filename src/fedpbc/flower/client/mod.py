@@ -12,11 +12,11 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp.typing import ClientAppCallable
 
 from fedpbc.errors import shorten
-from fedpbc.flower.arrays import models_of, sane
-from fedpbc.flower.configs import Schedule
-from fedpbc.flower.drift import ClientControl
-from fedpbc.flower.failures import one_line
-from fedpbc.flower.protocol import IDENTIFY, RECORD, SERVER_ROUND, SKIP, Answer, Order, only_arrays
+from fedpbc.flower.client.drift import ClientControl
+from fedpbc.flower.server.configs import Schedule
+from fedpbc.flower.server.failures import one_line
+from fedpbc.flower.wire.arrays import models_of, sane
+from fedpbc.flower.wire.protocol import IDENTIFY, RECORD, SERVER_ROUND, SKIP, Answer, Order, only_arrays
 
 log = logging.getLogger("flwr")
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from fedpbc.core.aggregation import running_mean
-from fedpbc.flower.arrays import Model
-from fedpbc.flower.failures import Trouble
-from fedpbc.flower.ledger import Reply
-from fedpbc.flower.options import one_of, whole
-from fedpbc.flower.protocol import Order
-from fedpbc.flower.roster import Client
+from fedpbc.flower.server.failures import Trouble
+from fedpbc.flower.server.ledger import Reply
+from fedpbc.flower.server.options import one_of, whole
+from fedpbc.flower.server.roster import Client
 from fedpbc.flower.strategy import UnreliableClients
+from fedpbc.flower.wire.arrays import Model
+from fedpbc.flower.wire.protocol import Order
 
 
 class FedPBC(UnreliableClients):

@@ -12,7 +12,7 @@ from typing import Any, cast
 from flwr.app import ConfigRecord, Message
 
 from fedpbc.errors import ConfigError, shorten
-from fedpbc.flower.protocol import CONFIGS, RECORD, SERVER_ROUND
+from fedpbc.flower.wire.protocol import CONFIGS, RECORD, SERVER_ROUND
 
 log = logging.getLogger("flwr")
 

@@ -9,8 +9,8 @@ import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 
 from fedpbc.algorithms.scaffold import renew_own
-from fedpbc.flower.arrays import Layout, Model, models_of
-from fedpbc.flower.protocol import CONTROL, RECORD, SHIFT, Order
+from fedpbc.flower.wire.arrays import Layout, Model, models_of
+from fedpbc.flower.wire.protocol import CONTROL, RECORD, SHIFT, Order
 
 SCALE = "fedpbc.scale"
 """The ArrayRecord of one number that asks for differences: what Delta_i is divided by before it is kept."""

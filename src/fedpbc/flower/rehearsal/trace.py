@@ -9,8 +9,8 @@ from flwr.app import Context, Error, Message
 from flwr.clientapp.typing import ClientAppCallable, Mod
 
 from fedpbc.errors import ConfigError, shorten
-from fedpbc.flower.client import client_id
-from fedpbc.flower.protocol import IDENTIFY, SERVER_ROUND, Order
+from fedpbc.flower.client.mod import client_id
+from fedpbc.flower.wire.protocol import IDENTIFY, SERVER_ROUND, Order
 from fedpbc.io.files import read_trace
 
 DROPPED = 100
