@@ -238,7 +238,7 @@ def test_the_server_forgets_what_nobody_needs(tmp_path):
     strategy, kept = make("fedpbc", InPlace, directory=tmp_path), []
 
     def look(done: int) -> None:
-        kept.append([t for t, _ in strategy.configs.schedule.changes])
+        kept.append([t for t, _ in strategy.federation.configs.schedule.changes])
 
     play(strategy, grid_of(app(), up), ROUNDS, train_config=lr(), after=look)
     assert kept[5] == [3]  # everybody goes on from round 5

@@ -12,7 +12,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp.typing import ClientAppCallable
 
 from fedpbc.errors import shorten
-from fedpbc.flower.client.drift import ClientControl
+from fedpbc.flower.client.kept import Kept
 from fedpbc.flower.server.configs import Schedule
 from fedpbc.flower.server.failures import one_line
 from fedpbc.flower.wire.arrays import models_of, sane
@@ -76,7 +76,7 @@ class _Replay:
         self.first, self.slow = order.first, False
         self.done, self.length, self.arrays = self._resume()
         self.trained = 0
-        self.control = ClientControl.of(order, message, context)
+        self.kept = Kept.of(order, message, context)
         self.last: Message | None = None
 
     def reply(self) -> Message:
@@ -109,7 +109,7 @@ class _Replay:
         self.schedule.apply(config, self.order.round, round)
         told = ConfigRecord({"length": 0.0})
         content[self.order.config_key], content[self.order.arrays_key], content[RECORD] = config, self.arrays, told
-        self.control.prepare(content)
+        self.kept.prepare(content)
         message.content = content
         reply = self.call_next(message, self.context)
         if not reply.has_error():
@@ -189,7 +189,7 @@ class _Replay:
         for key in [key for key, record in content.items() if isinstance(record, ArrayRecord)]:
             del content[key]
         content[self.order.arrays_key] = self.arrays
-        answer = replace(self._answer(finished=True), lost=self.control.lost)
-        self.control.finish(content, self.arrays, self.length)
+        answer = replace(self._answer(finished=True), lost=self.kept.lost)
+        self.kept.finish(content, self.arrays, self.length)
         content[RECORD] = answer.record()
         return Message(content, reply_to=self.message)

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
 
-from fedpbc.core.aggregation import running_mean
-from fedpbc.flower.server.failures import Trouble
+from fedpbc.flower.methods.common.updates import mean_of_replies
+from fedpbc.flower.server.checks import one_of, whole
+from fedpbc.flower.server.failures import Failures, Trouble
 from fedpbc.flower.server.ledger import Reply
-from fedpbc.flower.server.options import one_of, whole
 from fedpbc.flower.server.roster import Client
+from fedpbc.flower.server.rule import Round, Rule, Step
 from fedpbc.flower.strategy import UnreliableClients
-from fedpbc.flower.wire.arrays import Model
-from fedpbc.flower.wire.protocol import Order
+
+Newcomers = Literal["start", "now"]
+OnFailure = Literal["keep", "skip", "latest"]
 
 
+@dataclass(kw_only=True, eq=False)
 class FedPBC(UnreliableClients):
     """FedPBC: x^(t+1) = mean over A^t of x_i, sent to A^t alone (arXiv 2404.10091, Algorithm 2).
 
@@ -24,6 +28,9 @@ class FedPBC(UnreliableClients):
     local training depends on anything else than (model, round, client): see ``fedpbc_mod`` for what is required.
 
     The mean is uniform: weights by num-examples would make the mixing matrix not doubly stochastic.
+
+    Memory beside the replies: two models and the distinct models that clients still go on from, x^0 among them until
+    all ``num_clients`` are known. Raises ConfigError.
 
     max_catchup: k replays only the latest k missed rounds, from x^(v_i) as before; 0: all of them, as in the paper.
         The mean of all models then depends on the links (docs/catch-up.md shows the price, and what a client does
@@ -36,65 +43,51 @@ class FedPBC(UnreliableClients):
         changed when a checkpoint is taken up again.
     newcomers: where a client that was never heard goes on from. "start": x^0, as in the paper, where everybody is
         there from round 0; "now": the latest model, for federations that grow.
-    The other parameters are those of ``UnreliableClients``. Memory beside the replies: two models and the distinct
-    models that clients still go on from, x^0 among them until all ``num_clients`` are known. Raises ConfigError.
     """
 
-    method = "fedpbc"
-    keeps_base = True
+    method: ClassVar[str] = "fedpbc"
+    max_catchup: int = 0
+    newcomers: Newcomers = "start"
+    on_failure: OnFailure = "keep"
 
-    def __init__(
-        self,
-        *,
-        round_deadline: float,
-        max_catchup: int = 0,
-        newcomers: Literal["start", "now"] = "start",
-        on_failure: Literal["keep", "skip", "latest"] = "keep",
-        **options: Any,
-    ) -> None:
-        super().__init__(round_deadline=round_deadline, **options)
+    def make_rule(self) -> Rule:
+        """The rule; raises ConfigError."""
+        return FedPBCRule(self.max_catchup, self.newcomers, self.on_failure)
+
+
+class FedPBCRule(Rule):
+    """The mean of the replies; each client goes on from the last model it helped to form."""
+
+    replays = True
+
+    def __init__(self, max_catchup: int, newcomers: Newcomers, on_failure: OnFailure) -> None:
+        """Raises ConfigError."""
         self.max_catchup = whole("max_catchup", max_catchup)
         self.newcomers = one_of("newcomers", newcomers, ("start", "now"))
         self.on_failure = one_of("on_failure", on_failure, ("keep", "skip", "latest"))
         self.from_start = newcomers == "start"
 
     def settings(self) -> dict[str, Any]:
-        """Beside the common ones: max_catchup and newcomers."""
-        return super().settings() | {"max_catchup": self.max_catchup, "newcomers": self.newcomers}
+        """max_catchup and newcomers."""
+        return {"max_catchup": self.max_catchup, "newcomers": self.newcomers}
 
-    def welcome(self, client: Client) -> None:
-        """A client that was never met goes on from x^0, or from x^t if newcomers do."""
-        super().welcome(client)
-        if not self.from_start:
-            client.version, client.base = self.done, self.bases.latest
+    def step(self, round: Round, replies: list[Reply]) -> Step:
+        """x^(t+1) = (1/|A^t|) sum over A^t of x_i; an empty A^t leaves x^t."""
+        return Step(mean_of_replies(self.layout, round.model, replies) if replies else None)
 
-    def order(self, client: Client, **fields: Any) -> Order:
+    def order(self, round: Round, client: Client) -> dict[str, Any]:
         """Rounds v_i, ..., t, or the latest max_catchup of them."""
-        if self.max_catchup:
-            fields["first"] = max(client.version, self.round + 1 - self.max_catchup)
-        return super().order(client, **fields)
+        return {"first": max(client.version, round.t + 1 - self.max_catchup)} if self.max_catchup else {}
 
-    def give_up(self, client: Client, trouble: Trouble) -> str:
+    def give_up(self, round: Round, client: Client, trouble: Trouble, failures: Failures) -> str:
         """Nothing, or the client leaves out the local steps of that round, or all of its rounds since v_i."""
         if self.on_failure == "latest":
-            self.failures.heard(client.name)
-            self.failures.leave_out(client.name, client.version, self.round)
-            client.version, client.base = self.round + 1, self.bases.latest
+            failures.heard(client.name)
+            failures.leave_out(client.name, client.version, round.t)
+            client.version, client.base = round.t + 1, round.bases.latest
             return 'it goes on from the latest model, without the rounds it missed (on_failure = "latest")'
         if self.on_failure == "skip" and trouble.round >= 0:
-            self.failures.skip(client.name, trouble.round)
+            failures.skip(client.name, trouble.round)
             return 'from now on it takes no local steps in that round (on_failure = "skip")'
         ways = '"latest"' if trouble.round < 0 else '"skip" or "latest"'
         return f"it is not heard before that is mended, or on_failure is {ways}"
-
-    def rule(self, t: int, replies: list[Reply]) -> Model | None:
-        """x^(t+1) = (1/|A^t|) sum over A^t of x_i; an empty A^t leaves x^t."""
-        if not replies:
-            return None
-        return mean_of_replies(self, replies)
-
-
-def mean_of_replies(strategy: UnreliableClients, replies: list[Reply]) -> Model:
-    """The mean of the replies, array by array, flattened, added in place."""
-    flat = [strategy.layout.flatten(reply.arrays) for reply in replies]
-    return {name: running_mean((model[name] for model in flat), x) for name, x in strategy.flat.items()}

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from flwr.app import ArrayRecord
 
 from fedpbc.algorithms.fedpbc_corrected import correct_full, correct_light
-from fedpbc.core.aggregation import masked_mean
-from fedpbc.flower.methods.common.table import KeepsTables, Updates
-from fedpbc.flower.methods.fedpbc import FedPBC
+from fedpbc.flower.methods.common.tables import Tables
+from fedpbc.flower.methods.common.updates import Updates, check_steps, lengths, mean_of_replies
+from fedpbc.flower.methods.fedpbc import FedPBC, FedPBCRule, Newcomers, OnFailure
+from fedpbc.flower.server.checkpoint import Pieces
+from fedpbc.flower.server.checks import one_of, require
 from fedpbc.flower.server.ledger import Reply
-from fedpbc.flower.server.options import one_of, require
 from fedpbc.flower.server.roster import Client
-from fedpbc.flower.wire.protocol import SHIFT
+from fedpbc.flower.server.rule import Read, Round, Rule, Step
+from fedpbc.flower.wire.arrays import Layout, Model
+from fedpbc.flower.wire.protocol import CORRECTION
 
 
-class FedPBCCorrected(KeepsTables, FedPBC):
+@dataclass(kw_only=True, eq=False)
+class FedPBCCorrected(FedPBC):
     """FedPBC whose clients take their steps along g + z_i, so that at a constant step size nothing is biased.
 
     x^(t+1) = mean over A^t of xhat_i, and z_i += (xhat_i - x^(t+1))/h_A (light; h_A the largest h_i in A^t) or
@@ -26,57 +31,81 @@ class FedPBCCorrected(KeepsTables, FedPBC):
     ``drift_correction``. As the server holds the z_i (m models) none can be lost, and no epochs are needed, unlike in
     the simulator's form. Breaks on classifiers when links have a long memory, see docs/drift-correction.md.
 
-    num_clients: required. correction: "full" or "light". The other parameters are those of ``FedPBC``, without
-    max_catchup, for the z_i rest on every round having been trained. Raises ConfigError.
+    Raises ConfigError.
+
+    num_clients: m, required.
+    correction: "full" or "light".
+    max_catchup: 0, for the z_i rest on every round having been trained.
+    newcomers, on_failure: as in ``FedPBC``.
     """
 
-    method = "fedpbc_corrected"
+    method: ClassVar[str] = "fedpbc_corrected"
+    num_clients: int = field()
+    correction: Literal["full", "light"] = "full"
 
-    def __init__(
-        self,
-        *,
-        round_deadline: float,
-        num_clients: int,
-        correction: Literal["full", "light"] = "full",
-        **options: Any,
-    ) -> None:
-        require("num_clients", num_clients, num_clients is not None, "given: the server keeps something per client")
-        require("max_catchup", options.get("max_catchup", 0), not options.get("max_catchup", 0), "0")
-        super().__init__(round_deadline=round_deadline, num_clients=num_clients, **options)
-        self.m, self.correction = num_clients, one_of("correction", correction, ("full", "light"))
+    def make_rule(self) -> Rule:
+        """The rule; raises ConfigError."""
+        m = self.num_clients
+        require("num_clients", m, m is not None, "given: the server keeps something per client")
+        require("max_catchup", self.max_catchup, not self.max_catchup, "0")
+        return FedPBCCorrectedRule(self.newcomers, self.on_failure, self.correction)
+
+
+class FedPBCCorrectedRule(FedPBCRule):
+    """The mean of the replies, and the corrections z_i of their next steps."""
+
+    remembers = True
+
+    def __init__(self, newcomers: Newcomers, on_failure: OnFailure, correction: Literal["full", "light"]) -> None:
+        """Raises ConfigError."""
+        super().__init__(0, newcomers, on_failure)
+        self.correction = one_of("correction", correction, ("full", "light"))
 
     def settings(self) -> dict[str, Any]:
-        """Beside those of FedPBC: correction."""
+        """Those of FedPBC, and the form of the correction."""
         return super().settings() | {"correction": self.correction}
 
-    def num_rows(self) -> dict[str, int]:
-        """The z_i."""
-        return {"row": self.m}
+    def init(self, layout: Layout, num_clients: int | None) -> None:
+        """z_i = 0."""
+        super().init(layout, num_clients)
+        self.tables = Tables(layout, {"row": self.num_clients})
 
-    def extras(self, client: Client) -> dict[str, ArrayRecord]:
+    def extras(self, round: Round, client: Client) -> dict[str, ArrayRecord]:
         """z_i."""
-        return {SHIFT: self.layout.companion().record(self.tables["row"].row(client.index))}
+        return {CORRECTION: self.layout.computing().record(self.tables["row"].row(client.index))}
 
-    def check(self, reply: Reply) -> None:
+    def check(self, round: Round, reply: Reply) -> None:
         """Raise Refused when steps were not taken through ``drift_correction``."""
         if reply.answer.trained > 0 or reply.answer.length != 0:
-            self.check_steps(reply, self.layout.flatten(self.bases.model(reply.client.base)))
+            check_steps(self.layout, reply, self.layout.flatten(round.bases.model(reply.client.base)))
 
-    def keep(self, t: int, heard: list[Reply]) -> None:
-        """z_i for i in A^t."""
-        if not heard:
-            return
-        zero = {name: x * 0 for name, x in self.flat.items()}
-        trained = Updates(self.layout, zero, {r.client.index: r.arrays for r in heard}, self.m)
-        bases = {r.client.index: self.bases.model(r.client.base) for r in heard}
-        starts = Updates(self.layout, zero, bases, self.m)
-        length, active = np.zeros(self.m), trained.reported
-        length[[r.client.index for r in heard]] = [r.answer.length for r in heard]
+    def step(self, round: Round, replies: list[Reply]) -> Step:
+        """x^(t+1) = mean over A^t of xhat_i, then z_i anew for i in A^t; an empty A^t leaves all."""
+        if not replies:
+            return Step(None)
+        mean = mean_of_replies(self.layout, round.model, replies)
+        return Step(mean, lambda: self._correct(round, replies, mean))
+
+    def _correct(self, round: Round, heard: list[Reply], mean: Model) -> None:
+        """z_i for i in A^t, from where they went on (b_i), where they arrived (xhat_i), and the mean of that."""
+        zero = {name: x * 0 for name, x in round.model.items()}
+        trained = Updates.of(self.layout, zero, heard, self.num_clients)
+        bases = {reply.client.index: round.bases.model(reply.client.base) for reply in heard}
+        starts = Updates(self.layout, zero, bases, self.num_clients)
+        active = trained.reported
+        length = np.where(active, lengths(heard, self.num_clients), 0)
         for (name, block, xhat), (_, _, base) in zip(trained.blocks(), starts.blocks(), strict=True):
             z, h = self.tables["row"].rows[name][:, block], length.astype(xhat.dtype)
             if self.correction == "full":
                 z[:] = correct_full(z, base, xhat, h, active)
             else:
-                mean = masked_mean(xhat, active, otherwise=self.flat[name][block])
-                z[:] = correct_light(z, mean, xhat, h, active)
-        self.tables["row"].wrote(t, active)
+                z[:] = correct_light(z, mean[name][block], xhat, h, active)
+        self.tables["row"].wrote(round.t, active)
+
+    def save(self) -> tuple[dict[str, Any], Pieces]:
+        """When the z_i were written; the z_i."""
+        return {"tables": self.tables.state()}, self.tables.pieces()
+
+    def load(self, memory: dict[str, Any], read: Read) -> None:
+        """The z_i as they were."""
+        self.tables.restore(memory["tables"], read)

@@ -12,9 +12,11 @@ from itertools import zip_longest
 from flwr.app import ConfigRecord, Message
 from flwr.serverapp import Grid
 
+from fedpbc.flower.server.asking import ask
+from fedpbc.flower.server.federation import Federation
 from fedpbc.flower.server.ledger import Ledger
 from fedpbc.flower.server.reasons import listed
-from fedpbc.flower.server.rounds import Rounds
+from fedpbc.flower.server.receiving import introduces, receive
 from fedpbc.flower.wire.protocol import IDENTIFY, RECORD
 
 log = logging.getLogger("flwr")
@@ -40,92 +42,92 @@ class _Asked:
     """It did not answer in time, rather than something else."""
 
 
-def gather(strategy: Rounds, grid: Grid, limit: float = math.inf) -> None:
+def gather(federation: Federation, grid: Grid, limit: float = math.inf) -> None:
     """Wait until ``min_available_nodes`` clients are online and have said who they are, at most ``limit`` seconds.
 
     A node that answers something else is asked again after ``round_deadline``. One that does not answer may be slow to
     start: it is asked again as well, and everybody has twice as long to answer.
     """
     began = said = time.monotonic()
-    patience, waiting = strategy.round_deadline, set[str]()
-    ledger, asked = Ledger(strategy.round, 0.0), dict[int, _Asked]()
-    strategy.ledger = ledger
+    patience, waiting = federation.options.round_deadline, set[str]()
+    ledger, asked = Ledger(federation.round, 0.0), dict[int, _Asked]()
+    federation.ledger = ledger
     while True:
         now = time.monotonic()
         ledger.deadline = now + patience
-        for group in strategy.ask(grid, identify_only=True):
+        for group in ask(federation, grid, identify_only=True):
             waiting |= push(grid, group)
             for metadata in (message.metadata for message in group):
                 wait = patience if metadata.message_id else LOOK_FOR_NODES
                 asked[metadata.dst_node_id] = _Asked(now, now + wait)
         for message in sorted(pull(grid, waiting), key=_claimed_name):
-            strategy.receive(message)
+            receive(federation, message)
         nodes = list(grid.get_node_ids())
-        met = sum(strategy.roster.at(node) is not None for node in nodes)
-        if met >= strategy.min_available_nodes or now - began > limit:
+        met = sum(federation.roster.at(node) is not None for node in nodes)
+        if met >= federation.options.clients_at_start or now - began > limit:
             return
-        if _ask_late_ones_again(strategy, asked, now):
+        if _ask_late_ones_again(federation, asked, now):
             patience = max(patience, min(2 * patience, LONGEST_PATIENCE))
         if now - said > SAY_WAITING:
             said = now
-            log.info("waiting for clients: %d of %d are here", met, strategy.min_available_nodes)
-            _say_who_is_not(strategy, nodes, asked, now)
-        time.sleep(strategy.poll_interval)
+            log.info("waiting for clients: %d of %d are here", met, federation.options.clients_at_start)
+            _say_who_is_not(federation, nodes, asked, now)
+        time.sleep(federation.options.poll_interval)
 
 
-def _ask_late_ones_again(strategy: Rounds, asked: dict[int, _Asked], now: float) -> bool:
+def _ask_late_ones_again(federation: Federation, asked: dict[int, _Asked], now: float) -> bool:
     """Let ``ask`` try those again that did not say who they are; whether some of them are slow."""
-    ledger, slow = strategy.ledger, False
+    ledger, slow = federation.ledger, False
     answers = dict([*ledger.failed, *ledger.refused])
     ledger.failed.clear()
     ledger.refused.clear()
-    for node, ask in asked.items():
+    for node, one in asked.items():
         if f"node {node}" in answers:
-            ask.why = answers[f"node {node}"]
-            ask.slow = now - ask.since > 0.9 * (ask.until - ask.since)  # Flower says that nobody answered in time
-            ask.until = min(ask.until, now + strategy.round_deadline)
-        if now > ask.until and strategy.roster.unknown(node) and ledger.tried(node, IDENTIFY):
+            one.why = answers[f"node {node}"]
+            one.slow = now - one.since > 0.9 * (one.until - one.since)  # Flower says that nobody answered in time
+            one.until = min(one.until, now + federation.options.round_deadline)
+        if now > one.until and federation.roster.unknown(node) and ledger.tried(node, IDENTIFY):
             ledger.again(node, IDENTIFY)
-            slow |= ask.slow
+            slow |= one.slow
     return slow
 
 
-def _say_who_is_not(strategy: Rounds, nodes: list[int], asked: dict[int, _Asked], now: float) -> None:
+def _say_who_is_not(federation: Federation, nodes: list[int], asked: dict[int, _Asked], now: float) -> None:
     """Which nodes are online and are no clients yet, those with one reason in one line."""
     groups: dict[str, list[str]] = {}
     for node in nodes:
-        if node in strategy.roster.not_asked:
-            log.warning("node %d %s", node, strategy.roster.not_asked[node])
-        elif node in asked and strategy.roster.unknown(node):
-            ask = asked[node]
-            why = f"{ask.why}; does the client app have @app.train(mods=[fedpbc_mod])?"
-            groups.setdefault("no answer yet" if ask.slow else why, []).append(f"node {node}")
+        if node in federation.roster.not_asked:
+            log.warning("node %d %s", node, federation.roster.not_asked[node])
+        elif node in asked and federation.roster.unknown(node):
+            one = asked[node]
+            why = f"{one.why}; does the client app have @app.train(mods=[fedpbc_mod])?"
+            groups.setdefault("no answer yet" if one.slow else why, []).append(f"node {node}")
     for why, who in groups.items():
         log.warning("%d nodes did not say who they are (%s): %s", len(who), listed(who), why)
 
 
-def exchange(strategy: Rounds, grid: Grid, messages: Iterable[Message]) -> list[Message]:
+def exchange(federation: Federation, grid: Grid, messages: Iterable[Message]) -> list[Message]:
     """The replies of the round: until all who were asked have answered, or the deadline. Newcomers are asked too."""
     replies: list[Message] = []
-    waiting, ledger = push(grid, list(messages)), strategy.ledger
+    waiting, ledger = push(grid, list(messages)), federation.ledger
     looked = -float("inf")
     while True:
         introduced = False
         for message in pull(grid, waiting):
-            if strategy.introduces(message):
-                strategy.receive(message)
+            if introduces(federation, message):
+                receive(federation, message)
                 introduced = True
             else:
                 replies.append(message)
         now = time.monotonic()
         if introduced or now - looked > LOOK_FOR_NODES or not waiting:
             looked = now
-            for group in strategy.ask(grid):
+            for group in ask(federation, grid):
                 waiting |= push(grid, group)
         if now >= ledger.deadline or (not waiting and any(asked.client for asked in ledger.asked)):
             return replies
         if waiting and not introduced:
-            _sleep_until(now + strategy.poll_interval, ledger.deadline)
+            _sleep_until(now + federation.options.poll_interval, ledger.deadline)
         elif not waiting:
             _sleep_until(now + LOOK_FOR_NODES, ledger.deadline)
 

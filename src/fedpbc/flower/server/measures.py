@@ -6,55 +6,41 @@ import time
 from collections.abc import Iterable
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
-from flwr.serverapp import Grid
-from flwr.serverapp.strategy import FedAvg as FlowerFedAvg
 
+from fedpbc.flower.server.federation import Federation
 from fedpbc.flower.server.ledger import Ledger
 from fedpbc.flower.server.metrics import average_metrics, spread
-from fedpbc.flower.server.reasons import Reasons
-from fedpbc.flower.server.roster import Roster
 from fedpbc.flower.wire.protocol import SERVER_ROUND, Order
 
 
-class Measures(FlowerFedAvg):
-    """The evaluation by clients of a strategy."""
+def ask_to_evaluate(
+    federation: Federation, server_round: int, arrays: ArrayRecord, config: ConfigRecord
+) -> list[Message]:
+    """The latest model to ``fraction_evaluate`` of the clients heard in this round, at least min_evaluate_nodes."""
+    options, roster = federation.options, federation.roster
+    book = federation.evaluation = Ledger(server_round - 1, time.monotonic() + options.round_deadline)
+    if options.fraction_evaluate == 0.0:
+        return []
+    heard = [client for name in federation.heard if (client := roster.here(name))]
+    wanted = max(round(options.fraction_evaluate * len(heard)), options.min_evaluate_nodes)
+    config = config.copy()
+    config[SERVER_ROUND] = server_round
+    content = RecordDict({options.arrayrecord_key: arrays, options.configrecord_key: config})
+    return [
+        book.sent(
+            Message(content, client.node, MessageType.EVALUATE, ttl=options.round_deadline),
+            Order(MessageType.EVALUATE),
+            client,
+        )
+        for client in spread(heard, wanted, server_round)
+    ]
 
-    roster: Roster
-    reasons: Reasons
-    round_deadline: float
-    evaluation: Ledger
-    """The book of the last evaluation."""
-    heard: list[str]
-    """Who was heard in the last round that was closed."""
 
-    def configure_evaluate(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        """The latest model to ``fraction_evaluate`` of the clients heard in this round, at least min_evaluate_nodes.
-
-        Only those that were just heard: evaluation does not wait for clients that are away.
-        """
-        self.evaluation = Ledger(server_round - 1, time.monotonic() + self.round_deadline)
-        if self.fraction_evaluate == 0.0:
-            return []
-        heard = [client for name in self.heard if (client := self.roster.here(name))]
-        wanted = max(round(self.fraction_evaluate * len(heard)), self.min_evaluate_nodes)
-        config = config.copy()
-        config[SERVER_ROUND] = server_round
-        content = RecordDict({self.arrayrecord_key: arrays, self.configrecord_key: config})
-        return [
-            self.evaluation.sent(
-                Message(content, client.node, MessageType.EVALUATE, ttl=self.round_deadline),
-                Order(MessageType.EVALUATE),
-                client,
-            )
-            for client in spread(heard, wanted, server_round)
-        ]
-
-    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """Mean of the metrics, weighted by ``weighted_by_key``."""
-        measured = self.evaluation.evaluations(replies)
-        metrics, left_out = average_metrics(measured, self.evaluate_metrics_aggr_fn, self.weighted_by_key)
-        self.reasons.say(server_round, "no evaluation from", [*self.evaluation.failed, *self.evaluation.refused])
-        self.reasons.say(server_round, "left out are the metrics of", left_out)
-        return metrics
+def measured(federation: Federation, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+    """Mean of the metrics, weighted by ``weighted_by_key``."""
+    options, book, reasons = federation.options, federation.evaluation, federation.reasons
+    found = book.evaluations(replies)
+    metrics, left_out = average_metrics(found, options.evaluate_metrics_aggr_fn, options.weighted_by_key)
+    reasons.say(server_round, "no evaluation from", [*book.failed, *book.refused])
+    reasons.say(server_round, "left out are the metrics of", left_out)
+    return metrics

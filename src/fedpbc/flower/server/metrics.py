@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from flwr.app import MetricRecord, RecordDict
+from flwr.serverapp.strategy.strategy_utils import aggregate_metricrecords
 
 from fedpbc.errors import shorten
 from fedpbc.flower.server.roster import Client
@@ -25,12 +26,13 @@ MOST_SAMPLES = 2.0**53
 
 
 def average_metrics(
-    named: Iterable[tuple[str, RecordDict]], average: Average, weighted_by_key: str
+    named: Iterable[tuple[str, RecordDict]], average: Average | None, weighted_by_key: str
 ) -> tuple[MetricRecord | None, LeftOut]:
     """The ``average`` over the replies (client, content) whose one MetricRecord has a positive ``weighted_by_key``.
 
-    None without such a reply, or when their metrics do not go together, which is logged. Left out with a reason are
-    records with numbers that would spoil the mean of the others, and records that are too large.
+    ``average`` None: their weighted mean. The result is None without such a reply, or when their metrics do not go
+    together, which is logged. Left out with a reason are records with numbers that would spoil the mean of the others,
+    and records that are too large.
     """
     usable, left_out = [], []
     for who, content in named:
@@ -45,7 +47,7 @@ def average_metrics(
     if not usable:
         return None, left_out
     try:
-        return _bounded(as_metrics(average(usable, weighted_by_key))), left_out
+        return _bounded(as_metrics((average or aggregate_metricrecords)(usable, weighted_by_key))), left_out
     except Exception as error:
         log.warning("metrics of the clients were not averaged: %s", error)
         return None, left_out

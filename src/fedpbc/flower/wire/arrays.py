@@ -72,12 +72,12 @@ class Layout:
         """Whether an array's own type holds less than what is computed in."""
         return any(self.working(name) != dtype for name, dtype in self.dtypes.items())
 
-    def blocks(self) -> Iterator[tuple[str, slice]]:
-        """Every array, flattened, in pieces of ``BLOCK`` entries."""
+    def blocks(self, entries: int = BLOCK) -> Iterator[tuple[str, slice]]:
+        """Every array, flattened, in pieces of so many entries."""
         for name, shape in self.shapes.items():
             size = int(np.prod(shape))
-            for first in range(0, size, BLOCK):
-                yield name, slice(first, min(first + BLOCK, size))
+            for first in range(0, size, entries):
+                yield name, slice(first, min(first + entries, size))
 
     def empty(self, *rows: int) -> Model:
         """Zeros [*rows, size] of every array flattened, in the type to compute in."""
@@ -87,8 +87,8 @@ class Layout:
         """Every array flattened, in the type to compute in; views where that is the array's own."""
         return {name: model[name].reshape(-1).astype(self.working(name), copy=False) for name in self.shapes}
 
-    def companion(self) -> Layout:
-        """The layout of what is as large as the model but is no model (control variates): types to compute in."""
+    def computing(self) -> Layout:
+        """The same in the types to compute in: the layout of what is as large as a model but is none (a correction)."""
         return Layout(self.shapes, {name: self.working(name) for name in self.shapes})
 
     def record(self, flat: Mapping[str, np.ndarray]) -> ArrayRecord:

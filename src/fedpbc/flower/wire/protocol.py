@@ -14,10 +14,12 @@ from flwr.app import ArrayRecord, ConfigRecord, Message
 
 RECORD = "fedpbc"
 """The ConfigRecord of an order or an answer."""
-SHIFT = "fedpbc.shift"
-"""The ArrayRecord that is added to the local gradients: c - c_i of SCAFFOLD."""
-CONTROL = "fedpbc.control"
+CORRECTION = "fedpbc.shift"
+"""The ArrayRecord of the correction, which is added to the local gradients."""
+CONTROL_VARIATE = "fedpbc.control"
 """The ArrayRecord of the server's control variate c, for clients that keep their own c_i."""
+UPDATE_SCALE = "fedpbc.scale"
+"""The ArrayRecord of one number that asks for differences: what Delta_i is divided by before it is kept."""
 CONFIGS = "configs"
 """Beside an order: the configs of the rounds to replay, where not all have that of the order's round."""
 SKIP = "skip"
@@ -113,7 +115,7 @@ class Answer(_Spoken):
     error: str = ""
     """The exception's type and what it said."""
     lost: bool = False
-    """The client's control variate is gone, and was not what the server believes."""
+    """What the client kept for the method is gone, or is not what the server believes."""
 
 
 def only_arrays(message: Message) -> tuple[str, ArrayRecord] | None:
