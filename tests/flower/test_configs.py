@@ -19,8 +19,9 @@ from test_resume import Fragile, Killed
 
 from fedpbc.errors import ConfigError
 from fedpbc.flower import FedAvg, FedPBC, FedPBCCorrected, InProcessGrid, UnreliableClients, fedpbc_mod
-from fedpbc.flower.server.configs import Configs, Schedule, encode
+from fedpbc.flower.server.configs import Configs
 from fedpbc.flower.wire.protocol import CONFIGS, RECORD
+from fedpbc.flower.wire.schedule import Schedule, encode
 
 M, ROUNDS = 5, 24
 U = centers(M)

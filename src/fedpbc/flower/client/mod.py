@@ -13,10 +13,9 @@ from flwr.clientapp.typing import ClientAppCallable
 
 from fedpbc.errors import shorten
 from fedpbc.flower.client.kept import Kept
-from fedpbc.flower.server.configs import Schedule
-from fedpbc.flower.server.failures import one_line
 from fedpbc.flower.wire.arrays import models_of, sane
-from fedpbc.flower.wire.protocol import IDENTIFY, RECORD, SERVER_ROUND, SKIP, Answer, Order, only_arrays
+from fedpbc.flower.wire.protocol import IDENTIFY, RECORD, SERVER_ROUND, SKIP, Answer, Order, one_line, only_arrays
+from fedpbc.flower.wire.schedule import Schedule
 
 log = logging.getLogger("flwr")
 

@@ -24,7 +24,9 @@ LOGS = ("participation", "metrics", "evaluation")
 PARTS = ("settings", "rounds", "clients", "bases", "latest", "first_base", "memory", "configs", "failures", "logs")
 RESTORE = "restore the directory from a backup, or begin in another"
 _SEALED = re.compile(rb'\{"sha256": "([0-9a-f]{64})", (.*)', re.DOTALL)
-_OWN = re.compile(r"\.?(model|row|mean|control)-[0-9a-f-]+\.npz(\.tmp)?")
+KINDS = ("row", "mean", "control")
+"""Kinds of models that rules keep; with their names, and those of server models, files in arrays/ begin."""
+_OWN = re.compile(rf"\.?(model|{'|'.join(KINDS)})-[0-9a-f-]+\.npz(\.tmp)?")
 """Files in arrays/ that are ours to delete."""
 Pieces = Mapping[str, Callable[[], Model]]
 """Name -> how to get these arrays. What a name stands for never changes, so each piece is written once."""

@@ -102,9 +102,3 @@ class Failures:
         """From a checkpoint."""
         self._skips = {name: list(rounds) for name, rounds in state["skips"].items()}
         self._troubles = {name: Trouble(**trouble) for name, trouble in state["troubles"].items()}
-
-
-def one_line(text: str) -> str:
-    """All that is said in one printable line of at most 300 characters."""
-    line = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in " ".join(text.split())[:300])
-    return line if len(line) <= 300 else f"{line[:297]}..."

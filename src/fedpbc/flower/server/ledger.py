@@ -10,10 +10,10 @@ from typing import Any
 
 from flwr.app import ArrayRecord, Error, Message, Metadata, RecordDict
 
-from fedpbc.flower.server.failures import Failure, one_line
+from fedpbc.flower.server.failures import Failure
 from fedpbc.flower.server.roster import Client
 from fedpbc.flower.wire.arrays import Layout, Model, Refused
-from fedpbc.flower.wire.protocol import Answer, Order, only_arrays
+from fedpbc.flower.wire.protocol import Answer, Order, one_line, only_arrays
 
 CRASHES = {1, 2, 8}
 """Flower's error codes of a ClientApp that could not be loaded, raised an exception, or died."""

@@ -122,3 +122,9 @@ def only_arrays(message: Message) -> tuple[str, ArrayRecord] | None:
     """(key, record) of the one ArrayRecord of ``message``; None when there is not exactly one."""
     records = [(key, record) for key, record in message.content.items() if isinstance(record, ArrayRecord)]
     return records[0] if len(records) == 1 else None
+
+
+def one_line(text: str) -> str:
+    """All that is said in one printable line of at most 300 characters."""
+    line = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in " ".join(text.split())[:300])
+    return line if len(line) <= 300 else f"{line[:297]}..."

@@ -8,7 +8,7 @@ from functools import partial
 
 import numpy as np
 
-from fedpbc.flower.server.checkpoint import Pieces
+from fedpbc.flower.server.checkpoint import KINDS, Pieces
 from fedpbc.flower.wire.arrays import Layout, Model
 
 
@@ -16,6 +16,8 @@ class Table:
     """Models [n, d], zero until they are written; rows go to the checkpoint when they changed."""
 
     def __init__(self, layout: Layout, num_rows: int, kind: str) -> None:
+        if kind not in KINDS:
+            raise ValueError(f"kind = {kind!r}: must be one of {', '.join(KINDS)}")
         self.kind = kind
         self.rows = layout.empty(num_rows)
         """[n, size] of every array."""
@@ -64,7 +66,7 @@ class Table:
 
 
 class Tables(dict[str, Table]):
-    """The tables of a rule by kind; kinds are the beginnings of file names: "row", "mean", "control"."""
+    """The tables of a rule by kind, one of ``KINDS``."""
 
     def __init__(self, layout: Layout, num_rows: dict[str, int]) -> None:
         super().__init__({kind: Table(layout, rows, kind) for kind, rows in num_rows.items()})
