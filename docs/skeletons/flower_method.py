@@ -9,13 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from fedpbc.flower import UnreliableClients
 from fedpbc.flower.methods.common.tables import Tables
 from fedpbc.flower.methods.common.updates import mean_of_replies
 from fedpbc.flower.server.checkpoint import Pieces
 from fedpbc.flower.server.checks import share
 from fedpbc.flower.server.ledger import Reply
 from fedpbc.flower.server.rule import Read, Round, Rule, Step
+from fedpbc.flower.strategy import UnreliableClients
 from fedpbc.flower.wire.arrays import Layout
 
 

