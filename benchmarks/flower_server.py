@@ -14,7 +14,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricR
 from flwr.clientapp import ClientApp
 
 from fedpbc.flower import MIFA, SCAFFOLD, FedAU, FedAvg, FedPBC, FedVARP, InProcessGrid, drift_correction, fedpbc_mod
-from fedpbc.flower.exchange import gather
+from fedpbc.flower.server.exchange import gather
 
 LEARNING_RATE = 0.1
 
@@ -67,8 +67,7 @@ def server_work(make: Callable[[], Any], num_clients: int, size: int, repetition
     models = np.random.default_rng(0).standard_normal((num_clients, size), np.float32)
     grid = InProcessGrid(app_that(lambda model, message: _noisy(message, models)), map(str, range(num_clients)))
     strategy = make()
-    strategy.prepare(ArrayRecord({"w": Array(np.zeros(size, np.float32))}))
-    gather(strategy, grid)
+    gather(strategy.prepare(ArrayRecord({"w": Array(np.zeros(size, np.float32))})), grid)
     strategy.own_loop = True
     own, sums, decoded_sums = [], [], []
     for number in range(1, repetitions + 1):

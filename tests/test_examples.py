@@ -27,7 +27,7 @@ from flwr.clientapp import ClientApp
 from waiting import PATIENCE, wait_until
 
 from fedpbc.flower import InProcessGrid
-from fedpbc.flower.protocol import TRAIN, Order
+from fedpbc.flower.wire.protocol import TRAIN, Order
 from fedpbc.io.files import read_arrays
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"

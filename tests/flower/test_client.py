@@ -14,8 +14,9 @@ from apps import CASES, RATE, STEPS, D, centers, expected, flat, grid_of, names,
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MessageType, RecordDict
 from flwr.clientapp import ClientApp
 
-from fedpbc.flower import InProcessGrid, client, drift_correction, drop_by_trace, fedpbc_mod
-from fedpbc.flower.protocol import RECORD, SHIFT, TRAIN, Answer, Order
+from fedpbc.flower import InProcessGrid, drift_correction, drop_by_trace, fedpbc_mod
+from fedpbc.flower.client import mod as client
+from fedpbc.flower.wire.protocol import CORRECTION, RECORD, TRAIN, Answer, Order
 
 M = 5
 U = centers(M)
@@ -168,7 +169,7 @@ def test_a_train_function_that_returns_another_model(name, tmp_path):
 
 
 def shifted(shift: ArrayRecord | None) -> Message:
-    records = {RECORD: ConfigRecord({"length": 0.0})} | ({} if shift is None else {SHIFT: shift})
+    records = {RECORD: ConfigRecord({"length": 0.0})} | ({} if shift is None else {CORRECTION: shift})
     return Message(RecordDict(records), 1, MessageType.TRAIN)
 
 
@@ -238,17 +239,17 @@ def committed(strategy: Any, grid: InProcessGrid, kept: str = "control") -> dict
     found = {}
     for context in grid.contexts.values():
         name, of = str(context.node_config["client-id"]), context.state.get(f"fedpbc.{kept}-of")
-        accepted = strategy.accepted[strategy.roster.clients[name].index]
+        accepted = strategy.rule.epochs.accepted[strategy.federation.roster.clients[name].index]
         found[name] = np.zeros(D)
         if accepted >= 0:
-            assert of["epoch"] == strategy.epoch
+            assert of["epoch"] == strategy.rule.epochs.epoch
             (key,) = ({of["pending"]: "-pending", of["kept"]: ""}[accepted],)
             found[name] = flat(context.state[f"fedpbc.{kept}{key}"])
     return found
 
 
 def control(strategy: Any, table: str = "control") -> np.ndarray:
-    return np.concatenate([part.ravel() for part in strategy.tables[table].row(0).values()])
+    return np.concatenate([part.ravel() for part in strategy.rule.tables[table].row(0).values()])
 
 
 @pytest.mark.parametrize("rounds", [19, 20])
@@ -288,11 +289,11 @@ def test_a_client_sends_one_model_and_keeps_one(case):
     up, sizes = np.ones((3, M), bool), []
     for kind in (strategy, plain):
         play(kind, grid_of(quadratic_app(U), up), 3, after=lambda done: None)
-        sizes.append((kind.ledger.bytes_up, kind.ledger.bytes_down))
+        sizes.append((kind.federation.ledger.bytes_up, kind.federation.ledger.bytes_down))
     (ours_up, ours_down), (plain_up, plain_down) = sizes
     assert abs(ours_up - plain_up) < M * 8 * D / 2
     assert 0 <= ours_down - plain_down < M * 200
-    assert {kind: len(table.state()) for kind, table in strategy.tables.items()} == {"mean": 1}
+    assert {kind: len(table.state()) for kind, table in strategy.rule.tables.items()} == {"mean": 1}
 
 
 @pytest.mark.parametrize("dtype", ["float16", "int64"])
@@ -312,10 +313,11 @@ def test_differences_of_a_model_of_coarse_numbers_do_not_drift(dtype):
     updates = {}
     for context in grid.contexts.values():
         name, of = str(context.node_config["client-id"]), context.state["fedpbc.update-of"]
-        key = "-pending" if of["pending"] == strategy.accepted[strategy.roster.clients[name].index] else ""
+        index = strategy.federation.roster.clients[name].index
+        key = "-pending" if of["pending"] == strategy.rule.epochs.accepted[index] else ""
         updates[name] = context.state[f"fedpbc.update{key}"]["w"].numpy()
     mean = np.mean(list(updates.values()), axis=0, dtype=np.float64)
-    np.testing.assert_allclose(strategy.tables["mean"].row(0)["w"], mean, atol=1e-4 * np.abs(mean).max())
+    np.testing.assert_allclose(strategy.rule.tables["mean"].row(0)["w"], mean, atol=1e-4 * np.abs(mean).max())
 
 
 @pytest.mark.parametrize("case", ["mifa by client", "fedvarp by client"])
@@ -335,7 +337,7 @@ def test_a_client_that_lost_its_latest_update(case, announced):
         if done == 12:
             grid.disconnect(nodes[1])
             grid.connect("1")
-        epochs.append(strategy.epoch if done else 0)
+        epochs.append(strategy.rule.epochs.epoch if done else 0)
 
     models = play(strategy, grid, rounds, after=lose)
     assert epochs[12:15] == ([0, 1, 1] if announced else [0, 0, 1])
@@ -367,7 +369,7 @@ def test_scaffold_with_a_client_that_lost_its_control_variate(active, announced)
         if done == 12:
             grid.disconnect(nodes[1])
             grid.connect("1")
-        epochs.append(strategy.epoch if done else 0)
+        epochs.append(strategy.rule.epochs.epoch if done else 0)
 
     final = play(strategy, grid, rounds, after=lose)[-1]
     assert epochs[12:15] == ([0, 1, 1] if announced else [0, 0, 1])

@@ -19,8 +19,9 @@ from test_resume import Fragile, Killed
 
 from fedpbc.errors import ConfigError
 from fedpbc.flower import FedAvg, FedPBC, FedPBCCorrected, InProcessGrid, UnreliableClients, fedpbc_mod
-from fedpbc.flower.configs import Configs, Schedule, encode
-from fedpbc.flower.protocol import CONFIGS, RECORD
+from fedpbc.flower.server.configs import Configs
+from fedpbc.flower.wire.protocol import CONFIGS, RECORD
+from fedpbc.flower.wire.schedule import Schedule, encode
 
 M, ROUNDS = 5, 24
 U = centers(M)
@@ -238,7 +239,7 @@ def test_the_server_forgets_what_nobody_needs(tmp_path):
     strategy, kept = make("fedpbc", InPlace, directory=tmp_path), []
 
     def look(done: int) -> None:
-        kept.append([t for t, _ in strategy.configs.schedule.changes])
+        kept.append([t for t, _ in strategy.federation.configs.schedule.changes])
 
     play(strategy, grid_of(app(), up), ROUNDS, train_config=lr(), after=look)
     assert kept[5] == [3]  # everybody goes on from round 5

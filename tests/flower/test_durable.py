@@ -20,8 +20,8 @@ from flwr.app import Context, Message, MetricRecord, RecordDict
 
 from fedpbc.errors import ConfigError, FedpbcError
 from fedpbc.flower import InProcessGrid
-from fedpbc.flower.checkpoint import unseal
-from fedpbc.flower.evaluation import Evaluation
+from fedpbc.flower.server.checkpoint import unseal
+from fedpbc.flower.server.evaluation import Evaluation
 from fedpbc.io.files import Lock
 
 M, ROUNDS = 4, 6

@@ -18,8 +18,8 @@ from flwr.clientapp import ClientApp
 
 from fedpbc.errors import ConfigError
 from fedpbc.flower import FedPBC, InProcessGrid, fedpbc_mod
-from fedpbc.flower.failures import Failure, Failures
-from fedpbc.flower.protocol import RECORD, SKIP, TRAIN, Order
+from fedpbc.flower.server.failures import Failure, Failures
+from fedpbc.flower.wire.protocol import RECORD, SKIP, TRAIN, Order
 
 M, ROUNDS, WHO = 4, 14, 1
 U = centers(M)

@@ -17,8 +17,8 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, Re
 from flwr.proto.node_pb2 import NodeInfo
 
 from fedpbc.flower import InProcessGrid, fedpbc_mod
-from fedpbc.flower.arrays import Refused, view
-from fedpbc.flower.protocol import RECORD, Answer
+from fedpbc.flower.wire.arrays import Refused, view
+from fedpbc.flower.wire.protocol import RECORD, Answer
 
 M, ROUNDS, WHEN, WHO = 6, 12, 7, 4
 U = centers(M)

@@ -12,8 +12,9 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricR
 from flwr.clientapp import ClientApp
 
 from fedpbc.errors import ConfigError
-from fedpbc.flower import FedAU, FedPBC, FedVARP, InProcessGrid, exchange, fedpbc_mod
-from fedpbc.flower.protocol import RECORD
+from fedpbc.flower import FedAU, FedPBC, FedVARP, InProcessGrid, fedpbc_mod
+from fedpbc.flower.server import exchange
+from fedpbc.flower.wire.protocol import RECORD
 
 M, ROUNDS, WHO = 4, 6, 1
 U = centers(M)
@@ -68,16 +69,21 @@ def test_a_model_that_would_not_be_finite_leaves_no_trace(case, monkeypatch):
     """The rule is asked again without the replies, and nothing of the first try is remembered."""
     strategy = CASES[case].make(M)
     grid, seen = grid_of(quadratic_app(U), ACTIVE), []
-    kind, inner = type(strategy), type(strategy).rule
+    kind, inner = type(strategy.rule), type(strategy.rule).step
 
-    def exploding(self, t, replies):
-        new = inner(self, t, replies)
-        return {name: x * np.inf for name, x in new.items()} if new is not None and t == 2 and replies else new
+    def exploding(self, round, replies):
+        step = inner(self, round, replies)
+        if step.model is None or round.t != 2 or not replies:
+            return step
+        return step._replace(model={name: x * np.inf for name, x in step.model.items()})
 
-    monkeypatch.setattr(kind, "rule", exploding)
-    models = play(
-        strategy, grid, ROUNDS, after=lambda done: seen.append(len(strategy.ledger.replies)) if done else None
-    )
+    monkeypatch.setattr(kind, "step", exploding)
+
+    def look(done):
+        if done:
+            seen.append(len(strategy.federation.ledger.replies))
+
+    models = play(strategy, grid, ROUNDS, after=look)
     without = ACTIVE.copy()
     without[2] = False
     np.testing.assert_allclose(models, expected(CASES[case].method, U, without), atol=1e-9, rtol=0)

@@ -11,7 +11,7 @@ from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from fedpbc.flower import drift_correction, fedpbc_mod
-from fedpbc.flower.bases import Bases
+from fedpbc.flower.server.bases import Bases
 
 M, D, N, BATCH, STEPS, ROUNDS, SEED, ETA = 8, 5, 40, 8, 2, 30, 3, 0.1
 rng = np.random.default_rng(11)

@@ -144,7 +144,7 @@ def test_a_node_that_has_another_name_by_now_holds_nobody_up(caplog, tmp_path):
 
 def test_who_waits_for_clients_hears_of_double_names(monkeypatch, caplog):
     """Four are waited for, and two of the four nodes have one name; in the end a fourth client comes."""
-    monkeypatch.setattr("fedpbc.flower.exchange.SAY_WAITING", 0.02)
+    monkeypatch.setattr("fedpbc.flower.server.exchange.SAY_WAITING", 0.02)
     grid = Nodes()
     grid.add("1", FIRST, 1)
     grid.add("1", SECOND, 3)

@@ -138,7 +138,7 @@ def test_killed_while_a_file_is_written(case, when, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("name", ["participation.jsonl", "metrics.jsonl"])
 def test_half_a_line_does_no_harm(name, tmp_path, monkeypatch):
-    from fedpbc.flower.checkpoint import Journal
+    from fedpbc.flower.server.checkpoint import Journal
 
     append = Journal.append
 
@@ -339,10 +339,10 @@ def test_spilled_bases(tmp_path):
 
         def look(done: int) -> None:
             nonlocal most
-            most = max(most, strategy.bases.in_memory())
+            most = max(most, strategy.federation.bases.in_memory())
 
         found = play(strategy, grid_of(quadratic_app(U), ATTEMPTS[0]), rounds, after=look)
-        assert len(strategy.bases.names()) > 2
+        assert len(strategy.federation.bases.names()) > 2
         return found
 
     np.testing.assert_array_equal(models(tmp_path / "all", False), expected_models := models(tmp_path / "no", False))

@@ -28,9 +28,10 @@ from flwr.serverapp.strategy.strategy import Strategy
 from stepwise import random_trace, simulate
 
 import fedpbc
-from fedpbc.flower import FedPBC, InProcessGrid, client
-from fedpbc.flower import fedpbc as rule
-from fedpbc.flower.bases import Bases
+from fedpbc.flower import InProcessGrid
+from fedpbc.flower.client import mod as client
+from fedpbc.flower.methods import fedpbc as rule
+from fedpbc.flower.server.bases import Bases
 
 M, ROUNDS = 10, 60
 U = centers(M)
@@ -196,17 +197,21 @@ def test_clients_that_come_later(newcomers):
     assert gap(models, *references.values()) > 1e-6
 
 
-def weighted(strategy: Any, replies: list[Any]) -> Any:
+def weighted(layout: Any, model: Any, replies: list[Any]) -> Any:
     weights = [reply.content["metrics"]["num-examples"] for reply in replies]
-    models = [strategy.layout.flatten(reply.arrays) for reply in replies]
-    return {name: np.average([x[name] for x in models], axis=0, weights=weights) for name in strategy.flat}
+    models = [layout.flatten(reply.arrays) for reply in replies]
+    return {name: np.average([x[name] for x in models], axis=0, weights=weights) for name in model}
 
 
-get, train, mean = Bases.get, client._Replay._train, FedPBC.rule
+get, train, mean = Bases.get, client._Replay._train, rule.FedPBCRule.step
 MISTAKES = {
     "the current model for everybody": (Bases, "get", lambda self, name: get(self, self.latest)),
     "weights by num-examples": (rule, "mean_of_replies", weighted),
-    "a reply counted twice": (FedPBC, "rule", lambda self, t, replies: mean(self, t, replies + replies[:1])),
+    "a reply counted twice": (
+        rule.FedPBCRule,
+        "step",
+        lambda self, round, replies: mean(self, round, replies + replies[:1]),
+    ),
     "the current eta in replays": (client._Replay, "_train", lambda self, round: train(self, self.order.round)),
 }
 
@@ -227,11 +232,13 @@ def test_every_client_goes_on_from_the_object_of_its_base():
             return
         for i in np.flatnonzero((UP & DOWN)[done - 1]):
             heard[i] = done
-        kept = {strategy.roster.clients[name].base for name in names(M)} | {strategy.bases.latest}
-        assert set(strategy.bases.names()) == kept
-        assert [strategy.roster.clients[name].version for name in names(M)] == heard
+        clients, bases = strategy.federation.roster.clients, strategy.federation.bases
+        kept = {clients[name].base for name in names(M)} | {bases.latest}
+        assert set(bases.names()) == kept
+        assert [clients[name].version for name in names(M)] == heard
         assert len(kept) <= len(set(heard)) + 1
 
     models = play(strategy, grid, ROUNDS, after=look)
+    clients, bases = strategy.federation.roster.clients, strategy.federation.bases
     for name, version in zip(names(M), heard, strict=True):
-        np.testing.assert_array_equal(flat(strategy.bases.get(strategy.roster.clients[name].base)), models[version])
+        np.testing.assert_array_equal(flat(bases.get(clients[name].base)), models[version])

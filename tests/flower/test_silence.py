@@ -12,10 +12,11 @@ import pytest
 from apps import CASES, D, centers, expected, grid_of, names, play, quadratic_app, record_of
 from flwr.app import Context, Error, Message, MetricRecord, RecordDict
 
-from fedpbc.flower import InProcessGrid, exchange, fedpbc_mod
-from fedpbc.flower.ledger import first_line
-from fedpbc.flower.protocol import Order
-from fedpbc.flower.reasons import MOST_KINDS, Reasons, listed
+from fedpbc.flower import InProcessGrid, fedpbc_mod
+from fedpbc.flower.server import exchange
+from fedpbc.flower.server.ledger import first_line
+from fedpbc.flower.server.reasons import MOST_KINDS, Reasons, listed
+from fedpbc.flower.wire.protocol import Order
 
 M = 4
 U = centers(M)
@@ -136,10 +137,10 @@ def test_who_starts_slowly_is_waited_for_longer(caplog, monkeypatch):
     strategy, stop = CASES["fedpbc"].make(M, round_deadline=1.0), time.monotonic() + 1200
     monkeypatch.setattr(grid, "get_node_ids", lambda: nodes if time.monotonic() < stop else pytest.fail("for ever"))
     strategy.prepare(record_of(np.zeros(D)))
-    exchange.gather(strategy, grid)
+    exchange.gather(strategy.federation, grid)
     identify = [ttl for node, kind, ttl in grid.seen if node == nodes[1] and kind == "identify"]
     assert identify[0] <= 1.0 < 1.6 < identify[-1]
-    assert [strategy.roster.at(node).name for node in nodes] == names(M)
+    assert [strategy.federation.roster.at(node).name for node in nodes] == names(M)
     line = f"2 nodes did not say who they are (node {nodes[1]} and node {nodes[2]}): no answer yet"
     assert line in caplog.text
     assert "waiting for clients: 2 of 4 are here" in caplog.text
@@ -225,7 +226,7 @@ def test_a_run_without_clients_says_so(caplog, monkeypatch):
     """They leave as soon as all of them have said who they are."""
     grid = grid_of(quadratic_app(U), ALL)
     strategy, nodes = CASES["fedpbc"].make(M, round_deadline=0.05), grid.get_nodes
-    monkeypatch.setattr(grid, "get_nodes", lambda: [] if len(strategy.roster) == M else nodes())
+    monkeypatch.setattr(grid, "get_nodes", lambda: [] if len(strategy.federation.roster) == M else nodes())
     play(strategy, grid, 2)
     assert "no reply counted in 2 rounds: no client was online" in caplog.text
 

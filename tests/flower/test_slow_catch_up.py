@@ -10,8 +10,9 @@ import rivals
 from apps import CASES, RATE, STEPS, D, centers, expected, flat, grid_of, play, quadratic_app, record_of, trace
 from flwr.app import ConfigRecord, Error, Message, MessageType, RecordDict
 
-from fedpbc.flower import InProcessGrid, client
-from fedpbc.flower.protocol import RECORD, TRAIN, Answer, Order
+from fedpbc.flower import InProcessGrid
+from fedpbc.flower.client import mod as client
+from fedpbc.flower.wire.protocol import RECORD, TRAIN, Answer, Order
 
 M, ROUNDS, WHO, K = 4, 22, 2, 5
 U = centers(M)

@@ -4,10 +4,8 @@ import numpy as np
 from flwr.app import ArrayRecord, Context, MetricRecord, UserConfig
 from flwr.serverapp import Grid, ServerApp
 
-from fedpbc.flower import MIFA, SCAFFOLD, FedAU, FedAvg, FedPBC, FedPBCCorrected, FedVARP, UnreliableClients
+from fedpbc.flower import STRATEGIES, UnreliableClients
 from numpy_quadratic.task import DIM, learning_rate, optimum
-
-STRATEGIES = {s.method: s for s in (FedPBC, FedAvg, FedAU, MIFA, FedVARP, SCAFFOLD, FedPBCCorrected)}
 
 app = ServerApp()
 

@@ -3,10 +3,8 @@
 from flwr.app import ArrayRecord, Context, MetricRecord, UserConfig
 from flwr.serverapp import Grid, ServerApp
 
-from fedpbc.flower import MIFA, SCAFFOLD, FedAU, FedAvg, FedPBC, FedPBCCorrected, FedVARP, UnreliableClients
+from fedpbc.flower import STRATEGIES, UnreliableClients
 from sklearn_digits.task import accuracy, init_model, learning_rate
-
-STRATEGIES = {s.method: s for s in (FedPBC, FedAvg, FedAU, MIFA, FedVARP, SCAFFOLD, FedPBCCorrected)}
 
 app = ServerApp()
 

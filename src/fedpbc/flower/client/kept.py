@@ -1,0 +1,123 @@
+"""What a client keeps for a method: its control variate c_i (SCAFFOLD), or its latest update (MIFA, FedVARP)."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
+
+from fedpbc.algorithms.scaffold import renew_own
+from fedpbc.flower.wire.arrays import Layout, Model, models_of
+from fedpbc.flower.wire.protocol import CONTROL_VARIATE, CORRECTION, UPDATE_SCALE, Order
+
+
+class Kept:
+    """A model kept by the client for the method, committed only when the server says that it counted its round.
+
+    The client cannot know that its reply arrived in time. It keeps the valid model and the pending one; the next order
+    says which of its rounds counted last. If that is neither, the state was lost: the client takes this round's steps
+    with zeros, keeps nothing of it, and says so until the server has heard it and begins a new epoch, in which
+    everybody starts from 0 again. This class keeps nothing, for methods that need nothing.
+    """
+
+    state = ""
+    """Names in the context's state: NAME, the model as the server last accepted it; NAME-pending, that of the last
+    round, until the server says that it counted; NAME-of, a ConfigRecord: epoch, rounds of both (-1: zeros, none)."""
+
+    @classmethod
+    def of(cls, order: Order, message: Message, context: Context) -> Kept:
+        """What this order wants kept: a control variate, the latest update, or nothing."""
+        for record, kind in ((CONTROL_VARIATE, KeptControlVariate), (UPDATE_SCALE, KeptUpdate)):
+            sent = message.content.get(record)
+            if isinstance(sent, ArrayRecord):
+                return kind(order, message, context, models_of(sent))
+        return cls(order, message, context)
+
+    def __init__(self, order: Order, message: Message, context: Context) -> None:
+        self.order, self.context, self.lost = order, context, False
+
+    def prepare(self, content: RecordDict) -> None:
+        """What the train function finds in its message."""
+
+    def finish(self, content: RecordDict, end: ArrayRecord, length: float) -> None:
+        """After the last round of the order: what becomes pending, and what of it the server is told."""
+
+
+class _Model(Kept):
+    """Base of those that keep something."""
+
+    def __init__(self, order: Order, message: Message, context: Context, sent: Model) -> None:
+        super().__init__(order, message, context)
+        self.sent = sent
+        self.start = models_of(cast(ArrayRecord, message.content[order.arrays_key]))
+        self.layout = Layout.of(self.start)
+        self.own = self._committed()
+
+    def _keep(self, renewed: Model) -> None:
+        """``renewed``, flattened, is pending."""
+        state, order = self.context.state, self.order
+        state[self.state], state[f"{self.state}-pending"] = map(self.layout.computing().record, (self.own, renewed))
+        of = {"epoch": order.epoch, "kept": order.accepted, "pending": order.round}
+        state[f"{self.state}-of"] = ConfigRecord(of)  # type: ignore[arg-type]
+
+    def _committed(self) -> Model:
+        """What the server believes to be here, flattened; zeros, and ``lost``, when it is not."""
+        state, accepted = self.context.state, self.order.accepted
+        of = state.get(f"{self.state}-of")
+        if accepted >= 0:
+            known = of if isinstance(of, ConfigRecord) and of["epoch"] == self.order.epoch else ConfigRecord()
+            for suffix, key in (("-pending", "pending"), ("", "kept")):
+                record = state.get(self.state + suffix)
+                if known.get(key) == accepted and isinstance(record, ArrayRecord):
+                    return self.layout.flatten(models_of(record))
+            self.lost = True
+        return self.layout.empty()
+
+
+class KeptControlVariate(_Model):
+    """c_i of SCAFFOLD; ``sent``: c."""
+
+    state = "fedpbc.control"
+
+    def prepare(self, content: RecordDict) -> None:
+        """Put c - c_i where ``drift_correction`` finds it."""
+        del content[CONTROL_VARIATE]
+        c = self.layout.flatten(self.sent)
+        content[CORRECTION] = self.layout.computing().record({name: c[name] - self.own[name] for name in c})
+
+    def finish(self, content: RecordDict, end: ArrayRecord, length: float) -> None:
+        """c_i+ becomes pending. The server finds its change by itself, from the model."""
+        if length <= 0 or self.lost:
+            return
+        flat = self.layout.flatten
+        start, stop, c = flat(self.start), flat(models_of(end)), flat(self.sent)
+        reported, renewed = np.array([True]), {}
+        for name, own in self.own.items():
+            update = (stop[name] - start[name])[None]
+            (renewed[name],) = renew_own(c[name], own[None], update, start[name].dtype.type(length), reported)
+        self._keep(renewed)
+
+
+class KeptUpdate(_Model):
+    """h_i = Delta_i / scale of MIFA (scale eta_t) and FedVARP (1); ``sent``: the scale."""
+
+    state = "fedpbc.update"
+
+    def prepare(self, content: RecordDict) -> None:
+        """Nothing that the train function should see."""
+        del content[UPDATE_SCALE]
+
+    def finish(self, content: RecordDict, end: ArrayRecord, length: float) -> None:
+        """x^t + Delta_i - scale h_i goes up in place of the model; h_i + (what arrives - x^t) / scale is pending.
+
+        What arrives is rounded to the model's own types; the new h_i is made of that: what the server counts.
+        """
+        flat = self.layout.flatten
+        start, stop, scale = flat(self.start), flat(models_of(end)), float(self.sent["scale"])
+        sent = {name: stop[name] - stop[name].dtype.type(scale) * own for name, own in self.own.items()}
+        record = self.layout.record(sent)
+        content[self.order.arrays_key] = record
+        if not self.lost:
+            told = flat(models_of(record))
+            self._keep({n: own + (told[n] - start[n]) / own.dtype.type(scale) for n, own in self.own.items()})

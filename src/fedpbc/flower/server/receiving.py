@@ -1,0 +1,76 @@
+"""Replies arrive: whose they are, and whether they count."""
+
+from __future__ import annotations
+
+import logging
+
+from flwr.app import ConfigRecord, Message
+
+from fedpbc.errors import shorten
+from fedpbc.flower.server.federation import Federation
+from fedpbc.flower.server.ledger import Reply, first_line
+from fedpbc.flower.wire.arrays import Refused, sane
+from fedpbc.flower.wire.protocol import RECORD
+
+log = logging.getLogger("flwr")
+
+NOT_FINITE = "holds a value that is not finite, or huge"
+
+
+def receive(federation: Federation, message: Message) -> None:
+    """Count one reply, or refuse it and say why in the log."""
+    ledger, who = federation.ledger, f"node {message.metadata.src_node_id}"
+    try:
+        asked = ledger.match(message)
+        who = asked.client.name if asked.client else f"node {asked.metadata.dst_node_id}"
+        if message.has_error():
+            ledger.failed.append((who, first_line(message.error.reason)))
+            ledger.crashed(asked, message.error)
+        elif asked.client is None:
+            _meet(federation, message)
+        else:
+            ledger.take(asked, message, federation.layout)
+            reply = ledger.replies.get(who)
+            if reply is not None:
+                _accept(federation, reply)
+    except Refused as refused:
+        refuse(federation, who, str(refused))
+
+
+def introduces(federation: Federation, message: Message) -> bool:
+    """Whether ``message`` says who lives in a node."""
+    asked = federation.ledger.find(message)
+    return asked is not None and asked.client is None
+
+
+def refuse(federation: Federation, who: str, why: str) -> None:
+    """A reply of this round does not count."""
+    federation.ledger.refuse(who, why)
+    log.warning("round %d: reply of %s refused: %s", federation.round + 1, who, why)
+
+
+def _accept(federation: Federation, reply: Reply) -> None:
+    try:
+        federation.rule.check(federation.now(), reply)
+        if federation.rule.remembers and not sane(reply.arrays):
+            raise Refused(NOT_FINITE)
+    except Refused:
+        del federation.ledger.replies[reply.client.name]
+        raise
+
+
+def _meet(federation: Federation, message: Message) -> None:
+    record = message.content.get(RECORD)
+    name = record.get("client-id") if isinstance(record, ConfigRecord) else None
+    node = message.metadata.src_node_id
+    if not isinstance(name, str):
+        raise Refused("does not say who it is: the client app needs @app.train(mods=[fedpbc_mod])")
+    if not (name == "" or name.isprintable()) or len(name.encode(errors="replace")) > 256:
+        raise Refused(f"calls itself {shorten(name)}: a client-id is up to 256 printable bytes")
+    key = federation.keys.get(node, "") if federation.options.pin_names else ""
+    client, new = federation.roster.meet(node, name, key)
+    if client is not None and new:
+        if federation.rule.from_start:  # a client of the paper is there from round 0
+            client.version, client.base = 0, federation.first_base
+        else:
+            client.version, client.base = federation.done, federation.bases.latest

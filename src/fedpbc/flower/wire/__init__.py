@@ -1,0 +1,1 @@
+"""How models, orders and answers travel."""
