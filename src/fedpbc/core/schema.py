@@ -347,7 +347,7 @@ def _made_in_python(kind: Kind, value: Any, key: str) -> Component[Any] | None:
     if isinstance(value, Component):
         gives = value.factory.gives
         if kind.gives and isinstance(gives, type) and not issubclass(gives, kind.gives):
-            raise ConfigError(f"{key} = {shorten(value.name)}: makes a {gives.__name__}, must be a {kind.noun}")
+            raise ConfigError(f"{key} = {shorten(value.name)}: makes a {gives.__name__}, must be {article(kind.noun)}")
         return value.at(key)
     if kind.gives and isinstance(value, kind.gives):
         ready = value
@@ -477,6 +477,11 @@ def allowed(annotation: Any) -> str:
         return f"a table, each entry {allowed(typing.get_args(kind)[1])}"
     words = {int: "an integer", float: "a finite number", str: "a string", bool: "true or false"}
     return words.get(kind, "the path of a file") + (str(extra) if extra is not None else "")
+
+
+def article(noun: str) -> str:
+    """a problem, an algorithm."""
+    return f"an {noun}" if noun[0] in "aeiou" else f"a {noun}"
 
 
 def _join(key: str, name: str) -> str:

@@ -12,7 +12,8 @@ from fedpbc.core.flat import Flat
 from fedpbc.core.schema import Context, component
 from fedpbc.core.types import Measure, Problem
 from fedpbc.data.arrays import DataOption, Dataset
-from fedpbc.errors import ConfigError, require_memory
+from fedpbc.errors import ConfigError, FedpbcError, first_line, require_memory, shorten
+from fedpbc.models.model import Functions, Model
 from fedpbc.problems.objective import LOSS, Objective, PerSample, check_function, problem_of
 from fedpbc.problems.samples import Samples, block_of, in_order
 
@@ -46,11 +47,7 @@ def loss(
         if not name.isidentifier() or name == "loss":
             raise ConfigError(f"metrics: {name!r} must be a plain name other than loss")
     seed = int(context.rng("initial weights").integers(2**32))
-    try:
-        params = init(jax.random.key(seed))
-    except Exception as error:
-        first = str(error).strip().splitlines()[0] if str(error).strip() else ""
-        raise ConfigError(f"init: fails: {type(error).__name__}: {first}") from error
+    params = called("init", init, jax.random.key(seed))
     return objective_problem(
         context,
         set_,
@@ -62,6 +59,36 @@ def loss(
         one_by_one=one_by_one,
         by_samples=weights == "samples",
     )
+
+
+def called(what: str, function: Callable[..., Any], *arguments: Any) -> Any:
+    """The result; an error of a user's function becomes one line. Raises ConfigError."""
+    try:
+        return function(*arguments)
+    except FedpbcError:
+        raise
+    except Exception as error:
+        raise ConfigError(f"{what} fails: {first_line(error)}") from error
+
+
+def initial_params(context: Context, model: Any, features: np.ndarray, num_outputs: int) -> Any:
+    """x^0 of a model, whose outputs are checked. Raises ConfigError."""
+    if not isinstance(model, Model):
+        raise ConfigError(f"model = {shorten(model)}: makes a {type(model).__name__}, must be a fedpbc.models.Model")
+    rng = context.rng("initial weights")
+    params = called("model: init", model.init, rng, features.shape[1:], num_outputs)
+    Flat.of(params)
+    dtype = np.dtype(context.dtype)
+    shapes = jax.tree.map(lambda a: jax.ShapeDtypeStruct(np.shape(a), dtype), params)
+    batch = jax.ShapeDtypeStruct((2, *features.shape[1:]), dtype)
+    given = called("model: on a batch of 2 samples, it", jax.eval_shape, model.outputs, shapes, batch)
+    shape = getattr(given, "shape", None)
+    if shape != (num_outputs, 2):
+        own = isinstance(model, Functions) and shape is not None
+        wanted = f"[n, outputs] = (2, {num_outputs})" if own else f"[outputs, n] = ({num_outputs}, 2)"
+        found = f"outputs of shape {shape[::-1] if own else shape}" if shape is not None else type(given).__name__
+        raise ConfigError(f"model: gave {found} for a batch of 2 samples, must be {wanted}")
+    return params
 
 
 def dataset(data: Any) -> Dataset:
