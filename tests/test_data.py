@@ -138,7 +138,7 @@ def problem_of(data: Any, **options: Any) -> Any:
 
 
 def test_numbers_of_every_type_keep_their_value():
-    """Integers small as they are, larger ones in 32 bits, floats in the precision of the run; what does not fit says so."""
+    """Small integers as they are, larger ones in 32 bits, floats in the precision of the run; the rest is refused."""
     for dtype, stored in (
         (np.uint8, np.uint8),
         (np.int16, np.int16),
@@ -157,7 +157,7 @@ def test_numbers_of_every_type_keep_their_value():
         problem_of(from_arrays(X.astype(np.int64) + 2**31, Y, client=CLIENT)).build(context())
     with pytest.raises(fedpbc.ConfigError, match="do not fit in 32 bits"):
         problem_of(from_arrays(-X.astype(np.int64) - 2**31, Y, client=CLIENT)).build(context())
-    with pytest.raises(fedpbc.ConfigError, match="train.0"):
+    with pytest.raises(fedpbc.ConfigError, match=r"train.0"):
         problem_of(from_arrays([[2**70, 1]] * 12, Y, client=CLIENT)).build(context())
     with pytest.raises(fedpbc.ConfigError, match=r"data: .*float32|not finite in float32"):
         problem_of(from_arrays(X * 1e300, Y, client=CLIENT)).build(context())
@@ -330,7 +330,7 @@ def test_an_npz_in_toml_is_the_same_as_arrays_in_python(tmp_path, write_toml):
     with pytest.raises(fedpbc.ConfigError, match=r"problem.data.path was .*content .*, is .*content "):
         fedpbc.run(tmp_path / "experiment.toml", tmp_path / "out", resume=True)
     (tmp_path / "mine.npz").unlink()
-    with pytest.raises(fedpbc.ConfigError, match="no such file|cannot be read"):
+    with pytest.raises(fedpbc.ConfigError, match=r"no such file|cannot be read"):
         fedpbc.run(tmp_path / "experiment.toml", tmp_path / "third")
     assert not (tmp_path / "third").exists()
     again = fedpbc.run(tmp_path / "out" / "experiment.toml", tmp_path / "again")

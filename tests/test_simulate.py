@@ -148,7 +148,7 @@ def test_a_run_that_was_read_back_is_not_saved_anew(tmp_path):
 
 
 def test_rows_by_hand():
-    """p = 1 and the quadratic: FedPBC is gradient descent, x <- x - eta (x - ubar), and rows stand where they should."""
+    """p = 1 on the quadratic: gradient descent, x <- x - eta (x - ubar), and rows stand where they should."""
     run = simulate(
         problem=problems.quadratic(num_clients=2, dim=2),
         links=links.bernoulli(prob=1.0),

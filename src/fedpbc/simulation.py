@@ -59,8 +59,9 @@ def simulate(
     """Run every combination of links, algorithms, ``compute`` and seeds on one problem, all clients as one program.
 
     problem, links, algorithm: components, as ``fedpbc.problems.quadratic(num_clients=20)``, names, or tables as in
-    TOML; links and algorithm one or a list; ``component.using(label=..., learning_rate=...)`` gives one a name of its own and settings of its own.
-    rounds: T. local_steps: s. learning_rate: eta, a number or a schedule. batch_size: samples of a local step.
+    TOML; links and algorithm one or a list; ``component.using(label=..., learning_rate=...)`` gives one a name of its
+    own and settings of its own. rounds: T. local_steps: s. learning_rate: eta, a number or a schedule. batch_size:
+    samples of a local step.
     minibatch: "round" draws one for all local steps of a round, as the paper prints it, "step" one for each. seeds:
     each draws data, links and samples; all methods of a seed see the same. compute: "all" clients train, or the
     "active". cooldown_rounds: the last rounds, without local steps. eval_every: rounds between rows of metrics
@@ -146,4 +147,4 @@ def _listed(given: Any) -> list[Any]:
 
 
 def _whole(rounds: Any) -> int:
-    return rounds if isinstance(rounds, int | np.integer) else 100
+    return int(rounds) if isinstance(rounds, int | np.integer) else 100

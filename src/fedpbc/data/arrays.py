@@ -77,16 +77,15 @@ def npz(
 ) -> Dataset:
     """Arrays of an .npz: train.0 features [n, ...], train.1 labels [n]; client [n], test.0, test.1, test_client.
 
-    With ``client``, numbers or words, the samples belong to clients; ``partition`` deals them out. Names behind ``train.`` are places
-    in a tuple (0, 1, ...) or keys of a dict, which is what a loss function is given. ``test_share``: this share of each
-    client's samples is held out, drawn from the seed.
+    With ``client``, numbers or words, the samples belong to clients; ``partition`` deals them out. Names behind
+    ``train.`` are places in a tuple (0, 1, ...) or keys of a dict, which is what a loss function is given.
+    ``test_share``: this share of each client's samples is held out, drawn from the seed.
     """
     arrays = path.arrays if isinstance(path, Arrays) else _read(path)
     train, test = tree_of(arrays, "train"), tree_of(arrays, "test")
     n = len(leaves(train)[0])
     if partition is not None:
-        labelled = isinstance(train, tuple) and len(train) == 2 and train[1].ndim == 1 and train[1].dtype.kind in "iub"
-        client = partition.assign(train[1] if labelled else None, n)  # type: ignore[union-attr]
+        client = partition.assign(_labels(train), n)  # type: ignore[union-attr]
         num_clients = partition.num_clients  # type: ignore[union-attr]
     elif "client" in arrays:
         client, num_clients = arrays["client"], int(arrays["client"].max()) + 1
@@ -104,6 +103,14 @@ def npz(
         count = int(test_share * n + 1e-6)
         most = min(n, n - count + num_clients), count
     return Dataset(train, client, num_clients, test, test_client, arrays.get("classes"), most)
+
+
+def _labels(train: Tree) -> np.ndarray | None:
+    """What a partition by label goes by: the second of two arrays, where it is integers [n]."""
+    if isinstance(train, tuple) and len(train) == 2 and isinstance(train[1], np.ndarray):
+        labels = train[1]
+        return labels if labels.ndim == 1 and labels.dtype.kind in "iub" else None
+    return None
 
 
 def _read(path: Path) -> dict[str, np.ndarray]:

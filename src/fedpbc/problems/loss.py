@@ -71,8 +71,8 @@ def called(what: str, function: Callable[..., Any], *arguments: Any) -> Any:
         raise ConfigError(f"{what} fails: {first_line(error)}") from error
 
 
-def initial_params(context: Context, model: Any, features: np.ndarray, num_outputs: int) -> Any:
-    """x^0 of a model, whose outputs are checked. Raises ConfigError."""
+def initial(context: Context, model: Any, features: np.ndarray, num_outputs: int) -> tuple[Model, Any]:
+    """The built model of an option, whose outputs are checked, and its x^0. Raises ConfigError."""
     if not isinstance(model, Model):
         raise ConfigError(f"model = {shorten(model)}: makes a {type(model).__name__}, must be a fedpbc.models.Model")
     rng = context.rng("initial weights")
@@ -88,7 +88,7 @@ def initial_params(context: Context, model: Any, features: np.ndarray, num_outpu
         wanted = f"[n, outputs] = (2, {num_outputs})" if own else f"[outputs, n] = ({num_outputs}, 2)"
         found = f"outputs of shape {shape[::-1] if own else shape}" if shape is not None else type(given).__name__
         raise ConfigError(f"model: gave {found} for a batch of 2 samples, must be {wanted}")
-    return params
+    return model, params
 
 
 def dataset(data: Any) -> Dataset:
