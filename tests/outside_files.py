@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
+
+import fedpbc
 
 COMPONENTS = '''
 """A stranger's method, network, problem and data."""
@@ -20,7 +23,6 @@ from fedpbc import Algorithm, Context, LinkProcess, Problem
 from fedpbc.core.aggregation import masked_mean
 from fedpbc.core.types import Cost, Link, Models
 from fedpbc.data import Dataset, from_arrays
-{imports}
 
 class State(NamedTuple):
     server: Any
@@ -72,7 +74,7 @@ def every_third(context: Context) -> LinkProcess:
 
 {decorate}
 def blobs(context: Context, *, num_samples: int = 60, num_clients: int = 5) -> Dataset:
-    """Two moons without the moons."""
+    """Two clouds of points."""
     rng = context.rng("blobs")
     labels = rng.integers(0, 2, num_samples)
     features = rng.standard_normal((num_samples, 3)) + 2 * labels[:, None]
@@ -110,16 +112,6 @@ def net_apply(params, features):
     return jnp.tanh(features @ params[0]) @ params[1]
 '''
 
-SCRIPT = """
-import fedpbc
-import {module} as own
-
-ALGORITHMS = [
-    "fedavg", "fedavg_all", "fedavg_known", "fedau", "f3ast", "fedprox", "amplified_fedavg", "mifa", "fedvarp",
-    "scaffold", "fedawe", "fedpbc", "fedpbc_corrected", own.damped(damping=0.2),
-]
-"""
-
 ENTRY_POINTS = """[fedpbc.components]
 damped = strangers:damped
 every_third = strangers:every_third
@@ -133,7 +125,7 @@ missing = no_such_package:thing
 def plain_file(path: Path, register: bool) -> Path:
     """One file with everything; ``register``: it registers its components when it is imported."""
     decorate = "@fedpbc.register" if register else "@fedpbc.component"
-    text = COMPONENTS.format(imports="", decorate=decorate)
+    text = COMPONENTS.format(decorate=decorate)
     path.write_text(text + (MODEL if register else MODEL.replace("@fedpbc.register", "@fedpbc.component")))
     return path
 
@@ -142,8 +134,10 @@ def package(folder: Path) -> Path:
     """A package with its installed metadata, in a folder that may stand in sys.path."""
     home = folder / "strangers"
     home.mkdir(parents=True)
-    text = COMPONENTS.format(imports="", decorate="@fedpbc.component")
-    (home / "__init__.py").write_text("from strangers.parts import blobs, damped, every_third, init, loss, my_score, tiny\n")
+    text = COMPONENTS.format(decorate="@fedpbc.component")
+    (home / "__init__.py").write_text(
+        "from strangers.parts import blobs, damped, every_third, init, loss, my_score, tiny\n"
+    )
     (home / "parts.py").write_text(text + MODEL.replace("@fedpbc.register", "@fedpbc.component"))
     info = folder / "strangers-1.0.dist-info"
     info.mkdir()
@@ -152,11 +146,11 @@ def package(folder: Path) -> Path:
     return folder
 
 
-def call(*arguments: str | Path, cwd: Path, path: Path | None = None, code: str = "") -> subprocess.CompletedProcess[str]:
+def call(
+    *arguments: str | Path, cwd: Path, path: Path | None = None, code: str = ""
+) -> subprocess.CompletedProcess[str]:
     """``python -m fedpbc ...`` in another process, or ``code``, with ``path`` first in sys.path."""
-    import os
-
-    source = str(Path(__import__("fedpbc").__file__).parents[1])
+    source = str(Path(fedpbc.__file__).parents[1])
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([*([str(path)] if path else []), source])}
     command = [sys.executable, "-c", code] if code else [sys.executable, "-m", "fedpbc", *map(str, arguments)]
     return subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=600, check=False)

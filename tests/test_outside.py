@@ -82,7 +82,7 @@ def test_an_installed_package_against_every_method_from_toml(tmp_path):
     assert len(run.cells) == 2 * (len(methods) + 1)
     for cell in run.cells.values():
         assert np.isfinite(cell.rows["server_train_loss"]).all()
-        assert cell.rows["num_active"].tolist() == [0, 3, 3, 4, 3, 3, 4]  # of 5 clients, by hand
+        assert cell.rows["num_active"].tolist() == [0, 3, 4, 3, 3, 4, 3]  # i = -t mod 3 is away
     assert "damped(damping=0.2)" in done.stdout
     warned = [line for line in done.stderr.splitlines() if line.strip()]
     assert len(warned) == 2, done.stderr
@@ -317,19 +317,28 @@ def test_what_only_python_can_make_says_so(tmp_path, own):
         ({"algorithms": [{"name": "my_methods.py:State"}]}, "algorithms[0]"),
         ({"algorithms": [{"name": "my_methods.py:np"}]}, "is no function"),
         ({"algorithms": [{"name": "my_methods.py:loss"}]}, "algorithms[0]"),
-        ({"algorithms": [{"name": "my_methods.py:damped", "damp": 1}]}, 'unknown key algorithms[0].damp (did you mean "da'),
-        ({"algorithms": [{"name": "my_methods.py:damped", "damping": "much"}]}, 'algorithms[0].damping = "much": must be'),
+        (
+            {"algorithms": [{"name": "my_methods.py:damped", "damp": 1}]},
+            "unknown key algorithms[0].damp (did you",
+        ),
+        (
+            {"algorithms": [{"name": "my_methods.py:damped", "damping": "much"}]},
+            'algorithms[0].damping = "much": ',
+        ),
         ({"algorithms": [{"name": "my_methods.py:damped", "damping": 1e60}]}, "algorithms[0].damping = 1e+60: is inf"),
         ({"algorithms": [{"name": "broken.py:damped"}]}, "importing it failed: SyntaxError"),
         ({"algorithms": [{"name": "raises.py:damped"}]}, "importing it failed: ZeroDivisionError: division by zero"),
         ({"algorithms": [{"name": "exits.py:damped"}]}, "importing it failed: SystemExit"),
-        ({"algorithms": [{"name": "needs.py:damped"}]}, "needs.py:damped"),
+        ({"algorithms": [{"name": "needs.py:damped"}]}, 'needs.py": needs no_such_package, which is not installed'),
         ({"algorithms": [{"name": ":damped"}]}, "algorithms[0].name"),
         ({"algorithms": [{"name": "my_methods.py:"}]}, "algorithms[0].name"),
         ({"algorithms": [{"name": "faulty.py:raises"}]}, "algorithms[0]: raises fails: KeyError: 'x'"),
-        ({"algorithms": [{"name": "faulty.py:gives_three"}]}, "algorithms[0]: gives_three gave a int, must give an Alg"),
-        ({"links": [{"name": "faulty.py:gives_three"}]}, "links[0]: gives_three gave a int, must give a LinkProcess"),
-        ({"problem": {"name": "faulty.py:gives_three"}}, "problem: gives_three gave a int, must give a Problem"),
+        (
+            {"algorithms": [{"name": "faulty.py:gives_three"}]},
+            "algorithms[0]: gives_three gave an int, must give",
+        ),
+        ({"links": [{"name": "faulty.py:gives_three"}]}, "links[0]: gives_three gave an int, must give a LinkProcess"),
+        ({"problem": {"name": "faulty.py:gives_three"}}, "problem: gives_three gave an int, must give a Problem"),
         ({"imports": ["gone.py"]}, "imports"),
         ({"imports": ["raises.py"]}, "imports"),
         ({"imports": "my_methods.py"}, "imports"),
@@ -354,7 +363,7 @@ def test_outside_code_that_cannot_be_used_is_one_clear_line(tmp_path, change, me
 
 
 def test_a_name_that_is_taken_is_refused(own):
-    with pytest.raises(fedpbc.ConfigError, match="is a algorithm of the package|is an algorithm of the package"):
+    with pytest.raises(fedpbc.ConfigError, match="is an algorithm of the package"):
         fedpbc.register(own.damped.function, name="fedavg")
 
     def unclear(context):

@@ -138,6 +138,9 @@ def import_file(path: Path, key: str) -> ModuleType:
     except ConfigError:
         del sys.modules[name]
         raise
+    except ModuleNotFoundError as error:
+        del sys.modules[name]
+        raise ConfigError(f"{key} = {shorten(path)}: needs {error.name}, which is not installed") from None
     except (Exception, SystemExit) as error:
         del sys.modules[name]
         raise ConfigError(f"{key} = {shorten(path)}: importing it failed: {first_line(error)}") from error

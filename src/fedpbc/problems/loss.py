@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, Literal
 
 import jax
 import numpy as np
 
 from fedpbc.core.flat import Flat
-from fedpbc.core.schema import Context, component
+from fedpbc.core.schema import Context, bind, component
 from fedpbc.core.types import Measure, Problem
 from fedpbc.data.arrays import DataOption, Dataset
-from fedpbc.errors import ConfigError, FedpbcError, first_line, require_memory, shorten
+from fedpbc.errors import ConfigError, FedpbcError, first_line, require_memory, shorten, unknown_key
 from fedpbc.models.model import Functions, Model
 from fedpbc.problems.objective import LOSS, Objective, PerSample, check_function, problem_of
 from fedpbc.problems.samples import Samples, block_of, in_order
@@ -26,7 +27,7 @@ def loss(
     loss: Callable[..., Any],
     init: Callable[..., Any],
     metrics: Mapping[str, Callable[..., Any]] | None = None,
-    measures: Any = None,
+    measures: Mapping[str, Measure] | None = None,
     grad_norm: bool = False,
     one_by_one: bool = True,
     weights: Literal["uniform", "samples"] = "uniform",
@@ -35,7 +36,7 @@ def loss(
 
     A batch has the structure of the data, each array with a leading sample axis. ``loss`` gives one number per sample,
     [n], or their mean. ``metrics``: name -> ``f(params, batch) -> [n]``, measured on training and test samples.
-    ``measures``: name -> fedpbc.Measure (title, unit, scale, which way is better) of metrics and of "loss".
+    ``measures``: name -> fedpbc.Measure, or a table of title, unit, scale, better, shown, of metrics and of "loss".
     ``grad_norm``: measure the norm of grad F, which costs a gradient over all samples. ``one_by_one``: evaluate the
     server's and the mean model one after the other; False is faster for small dense models. ``weights``: F is the mean
     of the F_i, or with "samples" sum_i a_i F_i, a_i = n_i / sum n. Raises ConfigError when a function fails or gives
@@ -54,11 +55,36 @@ def loss(
         params,
         loss,
         metrics,
-        {"loss": LOSS, **(measures or {})},
+        {"loss": LOSS, **_measures(measures or {}, ["loss", *metrics])},
         grad_norm=grad_norm,
         one_by_one=one_by_one,
         by_samples=weights == "samples",
     )
+
+
+def _measures(given: Mapping[str, Any], names: list[str]) -> dict[str, Measure]:
+    """Measures, or tables of their fields as a file has them. Raises ConfigError."""
+    found = {}
+    for name, value in given.items():
+        key = f"measures.{name}"
+        if name not in names:
+            raise unknown_key(key, name, names)
+        if not isinstance(value, Measure | Mapping):
+            raise ConfigError(f"{key} = {shorten(value)}: must be a fedpbc.Measure or a table of title, unit, ...")
+        fields = vars(value) if isinstance(value, Measure) else value
+        found[name] = Measure(**bind(_measure, fields, key, Path.cwd()))
+    return found
+
+
+def _measure(
+    *,
+    title: str,
+    unit: str = "",
+    scale: Literal["linear", "log"] = "linear",
+    better: Literal["lower", "higher", "neither"] = "lower",
+    shown: bool = False,
+) -> None:
+    """The fields of a Measure, as a schema."""
 
 
 def called(what: str, function: Callable[..., Any], *arguments: Any) -> Any:

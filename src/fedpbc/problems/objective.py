@@ -213,3 +213,8 @@ def check_function(what: str, f: PerSample, params: Any, batch: Any, scalar: boo
         raise ConfigError(f"{what}: gave shape {shape} for a batch of {n} samples, must give {wanted}")
     if what == "loss" and not jnp.issubdtype(kind, jnp.floating):
         raise ConfigError(f"{what}: gave {kind}, must be floating-point numbers")
+    if what == "loss":
+        try:
+            jax.eval_shape(jax.grad(lambda p, b: jnp.sum(f(p, b))), params, batch)
+        except Exception as error:
+            raise ConfigError(f"{what}: cannot be differentiated: {first_line(error)}") from error
