@@ -47,7 +47,7 @@ def multiply_high(a: Array, b: Array) -> Array:
 
 
 def weights_of(sizes: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """1 / (m n_i) for every sample of client i, [sum n_i]: the mean of sample means over the m clients that have any."""
+    """1 / (m n_i) for every sample of client i, [sum n_i]: the mean over the m clients that have any."""
     return np.repeat(1.0 / (np.count_nonzero(sizes) * np.maximum(sizes, 1)), sizes).astype(dtype)
 
 
