@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, Concatenate, ParamSpec, TypeVar, overload
 
 from fedpbc.core.schema import Context, Factory, Kind, article, options_of
-from fedpbc.errors import ConfigError, shorten, suggest
+from fedpbc.errors import ConfigError, first_line, shorten, suggest
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -101,6 +101,5 @@ def load_installed() -> None:
         try:
             register(entry.load(), name=entry.name)
         except Exception as error:
-            warnings.warn(
-                f"{entry.name} of {entry.value} cannot be used: {type(error).__name__}: {error}", stacklevel=2
-            )
+            text = f"{entry.name} = {entry.value} of {GROUP} cannot be used: {first_line(error)}"
+            warnings.warn_explicit(text, UserWarning, "an installed package", 1)  # no line of ours is to blame
