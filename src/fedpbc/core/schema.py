@@ -22,37 +22,42 @@ from typing import Annotated, Any, Concatenate, Generic, Literal, ParamSpec, Typ
 
 import numpy as np
 
+from fedpbc.core.options import (
+    Context,
+    Fraction,
+    LocatedStr,
+    NonNegative,
+    NonNegativeInt,
+    Positive,
+    PositiveInt,
+    Range,
+    Stored,
+)
 from fedpbc.core.outside import Source, load_name, name_of, source_of
 from fedpbc.errors import BadOption, ConfigError, FedpbcError, first_line, shorten, suggest, unknown_key
 
+__all__ = [
+    "Component",
+    "Context",
+    "Factory",
+    "Fraction",
+    "Kind",
+    "LocatedStr",
+    "NonNegative",
+    "NonNegativeInt",
+    "Positive",
+    "PositiveInt",
+    "Range",
+    "Stored",
+    "bind",
+    "bind_component",
+    "check",
+    "component",
+    "options_of",
+]
+
 P = ParamSpec("P")
 T = TypeVar("T")
-
-INT_MAX = 2**31 - 1
-"""The largest integer of any key: rounds, clients and samples are counted in 32 bits on the device."""
-
-
-@dataclass(frozen=True)
-class Range:
-    """Bounds of a number; ``above`` is an open lower bound."""
-
-    low: float | None = None
-    high: float | None = None
-    above: float | None = None
-
-    def __contains__(self, value: float) -> bool:
-        return (
-            (self.low is None or value >= self.low)
-            and (self.high is None or value <= self.high)
-            and (self.above is None or value > self.above)
-        )
-
-    def __str__(self) -> str:
-        if self.low is not None and self.high is not None:
-            return f" in [{self.low:g}, {self.high:g}]" if self.high < INT_MAX else f" >= {self.low:g} and < 2^31"
-        if self.above is not None:
-            return f" > {self.above:g}" + ("" if self.high is None else f" and <= {self.high:g}")
-        return f" >= {self.low:g}" if self.low is not None else ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,65 +72,6 @@ class Kind:
     allowed: str = "a table with a name"
     elsewhere: Mapping[str, str] = field(default_factory=dict)
     """Names that somebody may look for here -> how it is written."""
-
-
-PositiveInt = Annotated[int, Range(1, INT_MAX)]
-NonNegativeInt = Annotated[int, Range(0, INT_MAX)]
-Positive = Annotated[float, Range(above=0)]
-NonNegative = Annotated[float, Range(low=0)]
-Fraction = Annotated[float, Range(0, 1)]
-
-
-class LocatedStr(str):
-    """A string of the command line: as a path it is relative to ``base``, not to the experiment file."""
-
-    base: Path
-
-    def __new__(cls, text: str, base: Path) -> LocatedStr:
-        """``text``, remembering ``base``."""
-        located = super().__new__(cls, text)
-        located.base = base
-        return located
-
-
-class Stored(typing.Protocol):
-    """Data that an option may hold instead of a path: it is written to a file of the run directory."""
-
-    def digest(self) -> str:
-        """A hash of the content."""
-        ...
-
-    def write(self, path: Path) -> None:
-        """Write it to ``path``, from which the option reads it."""
-        ...
-
-
-@dataclass(frozen=True)
-class Context:
-    """What a factory may know beside its own options."""
-
-    seed: int
-    dtype: Any
-    num_rounds: int
-    seeds: tuple[int, ...] = ()
-    """All seeds of the run: seeds whose data differ in length are filled up to one length."""
-    problem: Any = None
-    """The fedpbc.core.types.Problem, once it is built: links and algorithms see it, the problem does not."""
-
-    def number(self, option: str, value: float) -> np.ndarray:
-        """A positive option in the precision of the run. Raises BadOption when it is infinite there, 0 or nearly so.
-
-        Numbers below the smallest normal one count as 0: compilers flush them.
-        """
-        with np.errstate(all="ignore"):
-            cast = np.asarray(value, self.dtype)
-        if not (np.isfinite(cast) and cast >= np.finfo(self.dtype).tiny):
-            raise BadOption(option, value, f"is {cast} in {self.dtype}")
-        return cast
-
-    def rng(self, purpose: str, seed: int | None = None) -> np.random.Generator:
-        """A NumPy generator of this (or another) seed for one purpose; different purposes are independent."""
-        return np.random.default_rng([self.seed if seed is None else seed, *purpose.encode()])
 
 
 class Factory(Generic[P, T]):

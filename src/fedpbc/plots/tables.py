@@ -109,7 +109,7 @@ def _caption(names: Sequence[str]) -> str:
     mean = any(name.startswith("mean_") for name in names)
     text = "server: the model the server holds."
     text += " mean: the mean of all client models, which no server can compute." if mean else ""
-    text += "\nconsensus distance: (1/m) sum ||x_i - mean||^2." if "consensus_distance" in names else ""
+    text += "\nconsensus distance: (1/m) sum ||x_i - mean||^2, squared." if "consensus_distance" in names else ""
     text += "\nempty rounds: rounds in which no client was active." if "empty_rounds" in names else ""
     return text + ("\ngradient steps: local steps the method uses." if "gradient_steps" in names else "")
 
