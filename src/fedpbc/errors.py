@@ -42,6 +42,12 @@ def shorten(value: Any, limit: int = 60) -> str:
     return text if len(text) <= limit else text[: limit - 3] + "..."
 
 
+def first_line(error: BaseException) -> str:
+    """The type of an error, and the first line of what it says."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
 def unknown_key(key: str, name: str, known: Iterable[str]) -> ConfigError:
     """The error of a key that nobody knows; ``key`` is the whole of it, ``name`` its last part."""
     shown = key if key.isprintable() and len(key) <= 60 else shorten(key)

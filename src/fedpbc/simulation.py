@@ -9,6 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
+
 from fedpbc.core.outside import refuse_while_importing
 from fedpbc.core.schema import Component, Context, Factory
 from fedpbc.core.types import Algorithm, LinkProcess, Problem, TimeFunction
@@ -19,9 +21,13 @@ from fedpbc.runs.run import Run
 if TYPE_CHECKING:
     from fedpbc.experiment.grid import Experiment
 
-ProblemLike = Component[Problem] | Factory[..., Problem] | Problem
-LinksLike = Component[LinkProcess] | Factory[..., LinkProcess] | Callable[[Context], LinkProcess] | LinkProcess
-AlgorithmLike = Component[Algorithm] | Factory[..., Algorithm] | Callable[[Context], Algorithm] | Algorithm
+Written = str | Mapping[str, Any]
+"""A registered name, or a table as in TOML."""
+ProblemLike = Component[Problem] | Factory[..., Problem] | Callable[[Context], Problem] | Problem | Written
+LinksLike = (
+    Component[LinkProcess] | Factory[..., LinkProcess] | Callable[[Context], LinkProcess] | LinkProcess | Written
+)
+AlgorithmLike = Component[Algorithm] | Factory[..., Algorithm] | Callable[[Context], Algorithm] | Algorithm | Written
 RateLike = float | Component[TimeFunction]
 
 
@@ -52,9 +58,10 @@ def simulate(
 ) -> Run:
     """Run every combination of links, algorithms, ``compute`` and seeds on one problem, all clients as one program.
 
-    problem, links, algorithm: components, as ``fedpbc.problems.quadratic(num_clients=20)``; links and algorithm one or
-    a list; ``component.using(label=..., learning_rate=...)`` gives one a name of its own and settings of its own.
-    rounds: T. local_steps: s. learning_rate: eta, a number or a schedule. batch_size: samples of a local step.
+    problem, links, algorithm: components, as ``fedpbc.problems.quadratic(num_clients=20)``, names, or tables as in
+    TOML; links and algorithm one or a list; ``component.using(label=..., learning_rate=...)`` gives one a name of its
+    own and settings of its own. rounds: T. local_steps: s. learning_rate: eta, a number or a schedule. batch_size:
+    samples of a local step.
     minibatch: "round" draws one for all local steps of a round, as the paper prints it, "step" one for each. seeds:
     each draws data, links and samples; all methods of a seed see the same. compute: "all" clients train, or the
     "active". cooldown_rounds: the last rounds, without local steps. eval_every: rounds between rows of metrics
@@ -77,14 +84,14 @@ def simulate(
         "seeds": seeds,
         "compute": [compute] if isinstance(compute, str) else list(compute),
         "cooldown_rounds": cooldown_rounds,
-        "eval_every": eval_every or max(1, _whole(rounds) // 100),
+        "eval_every": max(1, _whole(rounds) // 100) if eval_every is None else eval_every,
         "chunk_size": chunk_size,
         "precision": precision,
-        "problem": problem,
-        "links": list(links) if isinstance(links, Sequence) else [links],
-        "algorithms": list(algorithm) if isinstance(algorithm, Sequence) else [algorithm],
-        "figure": dict(figure or {}),
-        **({"state_loss": dict(state_loss)} if state_loss else {}),
+        "problem": {"name": problem} if isinstance(problem, str) else problem,
+        "links": _listed(links),
+        "algorithms": _listed(algorithm),
+        "figure": {} if figure is None else figure,
+        **({} if state_loss is None else {"state_loss": state_loss}),
     }
     return run(
         Experiment.from_table(table), out, resume=resume, devices=devices, progress=progress, callbacks=callbacks
@@ -133,5 +140,11 @@ def use_every_core(devices: int | None) -> None:
         jax.config.update("jax_num_cpu_devices", devices or cores)
 
 
+def _listed(given: Any) -> list[Any]:
+    """One or many, names as tables."""
+    many = list(given) if isinstance(given, Sequence) and not isinstance(given, str) else [given]
+    return [{"name": one} if isinstance(one, str) else one for one in many]
+
+
 def _whole(rounds: Any) -> int:
-    return rounds if isinstance(rounds, int) else 100
+    return int(rounds) if isinstance(rounds, int | np.integer) else 100

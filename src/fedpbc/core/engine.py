@@ -223,6 +223,7 @@ def _evaluate(plan: Plan, inputs: Inputs, carry: Carry) -> dict[str, Array]:
     both = jnp.stack([models.server, mean])
     sums = sum_blocks(inputs.problem, both, plan.num_devices)
     values = inputs.problem.metrics(inputs.problem.params, both, sums)
+    values = {name: value.astype(both.dtype) for name, value in values.items()}
     row = {f"{model}_{name}": value[i] for name, value in values.items() for i, model in enumerate(("server", "mean"))}
     return row | {
         "consensus_distance": consensus_distance(models.clients, mean),
@@ -356,7 +357,7 @@ class Simulation:
         )
         return {
             "round": rounds,
-            **rows,
+            **{name: column.astype(np.int64) if column.dtype.kind == "i" else column for name, column in rows.items()},
             "gradient_steps": counts["computed"] * self.plan.local_steps,
             "bytes_up": counts["sent"] * up,
             "bytes_down": counts["received"] * down,

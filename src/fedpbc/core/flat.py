@@ -27,9 +27,11 @@ class Flat:
         named, treedef = jax.tree_util.tree_flatten_with_path(params)
         for path, leaf in named:
             kind = np.asarray(leaf).dtype if not hasattr(leaf, "dtype") else leaf.dtype
+            where = jax.tree_util.keystr(path) or "the tree itself"
             if not jnp.issubdtype(kind, jnp.floating):
-                where = jax.tree_util.keystr(path) or "the tree itself"
                 raise ConfigError(f"init: {where} is {kind}; parameters must be floating-point arrays")
+            if not np.all(np.isfinite(np.asarray(leaf))):
+                raise ConfigError(f"init: {where} holds a value that is not finite")
         if not named or all(np.size(leaf) == 0 for _, leaf in named):
             raise ConfigError("init: gave no parameter")
         return cls(treedef, tuple(np.shape(leaf) for _, leaf in named))

@@ -18,7 +18,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from fedpbc.errors import ConfigError, shorten, suggest
+from fedpbc.errors import ConfigError, first_line, shorten, suggest
 
 importing: ContextVar[Path | None] = ContextVar("importing", default=None)
 """The file from outside that is being imported, if one is."""
@@ -111,7 +111,7 @@ def _import_module(where: str, name: str, key: str) -> ModuleType:
     except ConfigError:
         raise
     except Exception as error:
-        raise ConfigError(f"{key} = {shorten(name)}: importing it failed: {_one_line(error)}") from error
+        raise ConfigError(f"{key} = {shorten(name)}: importing it failed: {first_line(error)}") from error
 
 
 def import_file(path: Path, key: str) -> ModuleType:
@@ -138,9 +138,12 @@ def import_file(path: Path, key: str) -> ModuleType:
     except ConfigError:
         del sys.modules[name]
         raise
+    except ModuleNotFoundError as error:
+        del sys.modules[name]
+        raise ConfigError(f"{key} = {shorten(path)}: needs {error.name}, which is not installed") from None
     except (Exception, SystemExit) as error:
         del sys.modules[name]
-        raise ConfigError(f"{key} = {shorten(path)}: importing it failed: {_one_line(error)}") from error
+        raise ConfigError(f"{key} = {shorten(path)}: importing it failed: {first_line(error)}") from error
     finally:
         sys.path.remove(str(path.parent))
     _loaded[content] = module
@@ -161,7 +164,3 @@ def refuse_while_importing(what: str) -> None:
     path = importing.get()
     if path is not None:
         raise ConfigError(f'{path.name} calls {what} when it is imported: put that under if __name__ == "__main__":')
-
-
-def _one_line(error: BaseException) -> str:
-    return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}".rstrip(": ")

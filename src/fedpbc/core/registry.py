@@ -9,8 +9,8 @@ import warnings
 from collections.abc import Callable
 from typing import Any, Concatenate, ParamSpec, TypeVar, overload
 
-from fedpbc.core.schema import Context, Factory, Kind, options_of
-from fedpbc.errors import ConfigError, shorten, suggest
+from fedpbc.core.schema import Context, Factory, Kind, article, options_of
+from fedpbc.errors import ConfigError, first_line, shorten, suggest
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -81,10 +81,10 @@ def register(function: Any = None, *, name: str | None = None, kind: str | None 
         wanted = ", ".join(_BY_TYPE)
         raise ConfigError(f"register({label}): its return annotation must be one of {wanted}, or say kind=")
     registry = kind_named(noun).registry
-    if label in registry and registry[label].function.__qualname__ != made.function.__qualname__:
-        raise ConfigError(f"register({label}): there is a {noun} of that name already; choose another name=")
     if label in registry and registry[label].source is None:
-        raise ConfigError(f"register({label}): is a {noun} of the package; choose another name=")
+        raise ConfigError(f"register({label}): is {article(noun)} of the package; choose another name=")
+    if label in registry and registry[label].function.__qualname__ != made.function.__qualname__:
+        raise ConfigError(f"register({label}): there is {article(noun)} of that name already; choose another name=")
     if noun == "algorithm":
         taken = [option for option in options_of(made) if option in SETTINGS]
         if taken:
@@ -101,6 +101,5 @@ def load_installed() -> None:
         try:
             register(entry.load(), name=entry.name)
         except Exception as error:
-            warnings.warn(
-                f"{entry.name} of {entry.value} cannot be used: {type(error).__name__}: {error}", stacklevel=2
-            )
+            text = f"{entry.name} = {entry.value} of {GROUP} cannot be used: {first_line(error)}"
+            warnings.warn_explicit(text, UserWarning, "an installed package", 1)  # no line of ours is to blame

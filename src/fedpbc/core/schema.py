@@ -34,7 +34,7 @@ from fedpbc.core.options import (
     Stored,
 )
 from fedpbc.core.outside import Source, load_name, name_of, source_of
-from fedpbc.errors import BadOption, ConfigError, shorten, suggest, unknown_key
+from fedpbc.errors import BadOption, ConfigError, FedpbcError, first_line, shorten, suggest, unknown_key
 
 __all__ = [
     "Component",
@@ -131,6 +131,8 @@ class Component(Generic[T]):
     label: str = field(default="", compare=False)
     settings: dict[str, Any] = field(default_factory=dict)
     """Keys of the experiment that this method has its own value of."""
+    gives: type | None = field(default=None, compare=False)
+    """What it must make, where it stands for a kind that says so."""
 
     def using(self, *, label: str | None = None, **settings: Any) -> Component[T]:
         """A copy with a label for tables and figures, and with values of its own for the experiment's keys.
@@ -141,13 +143,26 @@ class Component(Generic[T]):
         return dataclasses.replace(self, label=label or self.label, settings={**self.settings, **settings})
 
     def build(self, context: Context) -> T:
-        """Call the factory. Raises ConfigError with the full key of a refused option."""
+        """Call the factory. Raises ConfigError with the full key of a refused option.
+
+        A factory from outside that fails, or gives something else than it should, is a ConfigError too.
+        """
         built = {k: _built(v, context) for k, v in self.options.items()}
         try:
-            return self.factory.function(context, **built)
+            made = self.factory.function(context, **built)
         except BadOption as error:
             key = self.key if self.plain else f"{self.key}.{error.option}"
             raise ConfigError(f"{key} = {shorten(error.value)}: {error.problem}") from None
+        except FedpbcError:
+            raise
+        except Exception as error:
+            if self.factory.source is None:
+                raise
+            raise ConfigError(f"{self.key}: {self.factory.name} fails: {first_line(error)}") from error
+        if self.gives is not None and not isinstance(made, self.gives):
+            given, wanted = article(type(made).__name__), article(self.gives.__name__)
+            raise ConfigError(f"{self.key}: {self.factory.name} gave {given}, must give {wanted}")
+        return made
 
     def at(self, key: str) -> Component[T]:
         """The same component under another key, for messages."""
@@ -217,10 +232,16 @@ def _to_toml(options: Mapping[str, Any], written: Callable[[Any], str]) -> dict[
         elif callable(value):
             plain[name] = name_of(value, written)
         elif isinstance(value, Mapping):
-            plain[name] = {k: v if isinstance(v, str) else name_of(v, written) for k, v in value.items()}
+            plain[name] = {k: _entry_to_toml(v, written) for k, v in value.items()}
         elif value is not None:
             plain[name] = value
     return plain
+
+
+def _entry_to_toml(value: Any, written: Callable[[Any], str]) -> Any:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return dataclasses.asdict(value)
+    return name_of(value, written) if callable(value) else value
 
 
 @functools.cache
@@ -271,7 +292,8 @@ def bind_component(kind: Kind, value: Any, key: str, base: Path) -> Component[An
     """Check one component: a Component, a factory, what it makes, a table with a ``name``, or a shorthand."""
     made = _made_in_python(kind, value, key)
     if made is not None:
-        return made
+        _refuse_other(kind, made.factory, made.name, key)
+        return dataclasses.replace(made.at(key), gives=kind.gives)
     table = value if isinstance(value, Mapping) else kind.shorthand(value)
     if table is None:
         raise ConfigError(f"{key} = {shorten(value)}: must be {kind.allowed}")
@@ -279,9 +301,19 @@ def bind_component(kind: Kind, value: Any, key: str, base: Path) -> Component[An
         raise ConfigError(f"missing key {key}.name: one of {', '.join(sorted(kind.registry))}")
     name = table["name"]
     factory = find(kind, name, f"{key}.name", base)
+    _refuse_other(kind, factory, str(name), key)
     rest = {k: v for k, v in table.items() if k != "name"}
     plain = not isinstance(value, Mapping)
-    return Component(str(name), factory, bind(factory.function, rest, key, base, plain), key, plain)
+    options = bind(factory.function, rest, key, base, plain)
+    return Component(str(name), factory, options, key, plain, gives=kind.gives)
+
+
+def _refuse_other(kind: Kind, factory: Factory[..., Any], name: str, key: str) -> None:
+    """A factory that says it makes something else. Raises ConfigError."""
+    gives = factory.gives
+    if kind.gives and isinstance(gives, type) and not issubclass(gives, kind.gives):
+        made = article(gives.__name__)
+        raise ConfigError(f"{key} = {shorten(name)}: makes {made}, must be {article(kind.noun)}")
 
 
 def _made_in_python(kind: Kind, value: Any, key: str) -> Component[Any] | None:
@@ -291,10 +323,7 @@ def _made_in_python(kind: Kind, value: Any, key: str) -> Component[Any] | None:
     elif callable(value) and not isinstance(value, type) and not isinstance(value, Component):
         value = Factory(value)()
     if isinstance(value, Component):
-        gives = value.factory.gives
-        if kind.gives and isinstance(gives, type) and not issubclass(gives, kind.gives):
-            raise ConfigError(f"{key} = {shorten(value.name)}: makes a {gives.__name__}, must be a {kind.noun}")
-        return value.at(key)
+        return value
     if kind.gives and isinstance(value, kind.gives):
         ready = value
 
@@ -324,7 +353,7 @@ def find(kind: Kind, name: Any, key: str, base: Path) -> Factory[..., Any]:
         if isinstance(name, str):
             written = kind.elsewhere.get(name.lower())
             hint = f" ({written})" if written else suggest(name, kind.registry)
-        own = 'your own: "module:factory" or "file.py:factory"'
+        own = 'your own: "module:factory", "file.py:factory", or fedpbc.register in a file of imports (--import)'
         raise ConfigError(f"{key} = {shorten(name)}: unknown {kind.noun}{hint}; allowed: {known}; {own}")
     return kind.registry[name]
 
@@ -423,6 +452,11 @@ def allowed(annotation: Any) -> str:
         return f"a table, each entry {allowed(typing.get_args(kind)[1])}"
     words = {int: "an integer", float: "a finite number", str: "a string", bool: "true or false"}
     return words.get(kind, "the path of a file") + (str(extra) if extra is not None else "")
+
+
+def article(noun: str) -> str:
+    """a problem, an algorithm."""
+    return f"an {noun}" if noun[0] in "aeiouAEIOU" else f"a {noun}"
 
 
 def _join(key: str, name: str) -> str:

@@ -16,7 +16,7 @@ from fedpbc.errors import ConfigError
 from fedpbc.models import ModelOption
 from fedpbc.models.dense import Logistic
 from fedpbc.models.model import Model
-from fedpbc.problems.loss import dataset, objective_problem
+from fedpbc.problems.loss import dataset, initial, objective_problem
 from fedpbc.problems.objective import LOSS, PerSample
 
 ACCURACY = Measure("accuracy", better="higher")
@@ -48,19 +48,18 @@ def classification(
     if both.min() < 0 or both.max() > 100_000:
         raise ConfigError(f"data: labels go from {both.min()} to {both.max()}, must number the classes from 0")
     num_classes = max(int(both.max()) + 1, 2)
-    assert isinstance(model, Model)
-    params = model.init(context.rng("initial weights"), features.shape[1:], num_classes)
+    network, params = initial(context, model, features, num_classes)
     counts = label_counts(set_.client, labels, set_.num_clients, num_classes)
     sizes = counts.sum(axis=1)
     return objective_problem(
         context,
         set_,
         params,
-        cross_entropy_of(model),
-        {"accuracy": accuracy_of(model)},
+        cross_entropy_of(network),
+        {"accuracy": accuracy_of(network)},
         {"loss": LOSS, "accuracy": ACCURACY},
         grad_norm=grad_norm,
-        one_by_one=model.one_by_one,
+        one_by_one=network.one_by_one,
         by_samples=weights == "samples",
         traits={
             "mean_label": counts @ np.arange(num_classes) / sizes,

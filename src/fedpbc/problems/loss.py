@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, Literal
 
 import jax
 import numpy as np
 
 from fedpbc.core.flat import Flat
-from fedpbc.core.schema import Context, component
+from fedpbc.core.schema import Context, bind, component
 from fedpbc.core.types import Measure, Problem
 from fedpbc.data.arrays import DataOption, Dataset
-from fedpbc.errors import ConfigError, require_memory
+from fedpbc.errors import ConfigError, FedpbcError, first_line, require_memory, shorten, unknown_key
+from fedpbc.models.model import Functions, Model
 from fedpbc.problems.objective import LOSS, Objective, PerSample, check_function, problem_of
 from fedpbc.problems.samples import block_of, in_order
 
@@ -25,7 +27,7 @@ def loss(
     loss: Callable[..., Any],
     init: Callable[..., Any],
     metrics: Mapping[str, Callable[..., Any]] | None = None,
-    measures: Any = None,
+    measures: Mapping[str, Measure] | None = None,
     grad_norm: bool = False,
     one_by_one: bool = True,
     weights: Literal["uniform", "samples"] = "uniform",
@@ -34,7 +36,7 @@ def loss(
 
     A batch has the structure of the data, each array with a leading sample axis. ``loss`` gives one number per sample,
     [n], or their mean. ``metrics``: name -> ``f(params, batch) -> [n]``, measured on training and test samples.
-    ``measures``: name -> fedpbc.Measure (title, unit, scale, which way is better) of metrics and of "loss".
+    ``measures``: name -> fedpbc.Measure, or a table of title, unit, scale, better, shown, of metrics and of "loss".
     ``grad_norm``: measure the norm of grad F, which costs a gradient over all samples. ``one_by_one``: evaluate the
     server's and the mean model one after the other; False is faster for small dense models. ``weights``: F is the mean
     of the F_i, or with "samples" sum_i a_i F_i, a_i = n_i / sum n. Raises ConfigError when a function fails or gives
@@ -46,22 +48,73 @@ def loss(
         if not name.isidentifier() or name == "loss":
             raise ConfigError(f"metrics: {name!r} must be a plain name other than loss")
     seed = int(context.rng("initial weights").integers(2**32))
-    try:
-        params = init(jax.random.key(seed))
-    except Exception as error:
-        first = str(error).strip().splitlines()[0] if str(error).strip() else ""
-        raise ConfigError(f"init: fails: {type(error).__name__}: {first}") from error
+    params = called("init", init, jax.random.key(seed))
     return objective_problem(
         context,
         set_,
         params,
         loss,
         metrics,
-        {"loss": LOSS, **(measures or {})},
+        {"loss": LOSS, **_measures(measures or {}, ["loss", *metrics])},
         grad_norm=grad_norm,
         one_by_one=one_by_one,
         by_samples=weights == "samples",
     )
+
+
+def _measures(given: Mapping[str, Any], names: list[str]) -> dict[str, Measure]:
+    """Measures, or tables of their fields as a file has them. Raises ConfigError."""
+    found = {}
+    for name, value in given.items():
+        key = f"measures.{name}"
+        if name not in names:
+            raise unknown_key(key, name, names)
+        if not isinstance(value, Measure | Mapping):
+            raise ConfigError(f"{key} = {shorten(value)}: must be a fedpbc.Measure or a table of title, unit, ...")
+        fields = vars(value) if isinstance(value, Measure) else value
+        found[name] = Measure(**bind(_measure, fields, key, Path.cwd()))
+    return found
+
+
+def _measure(
+    *,
+    title: str,
+    unit: str = "",
+    scale: Literal["linear", "log"] = "linear",
+    better: Literal["lower", "higher", "neither"] = "lower",
+    shown: bool = False,
+) -> None:
+    """The fields of a Measure, as a schema."""
+
+
+def called(what: str, function: Callable[..., Any], *arguments: Any) -> Any:
+    """The result; an error of a user's function becomes one line. Raises ConfigError."""
+    try:
+        return function(*arguments)
+    except FedpbcError:
+        raise
+    except Exception as error:
+        raise ConfigError(f"{what} fails: {first_line(error)}") from error
+
+
+def initial(context: Context, model: Any, features: np.ndarray, num_outputs: int) -> tuple[Model, Any]:
+    """The built model of an option, whose outputs are checked, and its x^0. Raises ConfigError."""
+    if not isinstance(model, Model):
+        raise ConfigError(f"model = {shorten(model)}: makes a {type(model).__name__}, must be a fedpbc.models.Model")
+    rng = context.rng("initial weights")
+    params = called("model: init", model.init, rng, features.shape[1:], num_outputs)
+    Flat.of(params)
+    dtype = np.dtype(context.dtype)
+    shapes = jax.tree.map(lambda a: jax.ShapeDtypeStruct(np.shape(a), dtype), params)
+    batch = jax.ShapeDtypeStruct((2, *features.shape[1:]), dtype)
+    given = called("model: on a batch of 2 samples, it", jax.eval_shape, model.outputs, shapes, batch)
+    shape = getattr(given, "shape", None)
+    if shape != (num_outputs, 2):
+        own = isinstance(model, Functions) and shape is not None
+        wanted = f"[n, outputs] = (2, {num_outputs})" if own else f"[outputs, n] = ({num_outputs}, 2)"
+        found = f"outputs of shape {shape[::-1] if own else shape}" if shape is not None else type(given).__name__
+        raise ConfigError(f"model: gave {found} for a batch of 2 samples, must be {wanted}")
+    return model, params
 
 
 def dataset(data: Any) -> Dataset:

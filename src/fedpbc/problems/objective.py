@@ -17,7 +17,7 @@ import numpy as np
 
 from fedpbc.core.flat import Flat
 from fedpbc.core.types import Array, Measure, Problem
-from fedpbc.errors import ConfigError
+from fedpbc.errors import ConfigError, first_line
 from fedpbc.problems.samples import Samples, block_rows, draw_rows, offsets_of, weighted
 
 PerSample = Callable[[Any, Any], Array]
@@ -204,8 +204,7 @@ def check_function(what: str, f: PerSample, params: Any, batch: Any, scalar: boo
     try:
         given = jax.eval_shape(f, params, batch)
     except Exception as error:
-        first = str(error).strip().splitlines()[0] if str(error).strip() else ""
-        raise ConfigError(f"{what}: fails on a batch of {n} samples: {type(error).__name__}: {first}") from error
+        raise ConfigError(f"{what}: fails on a batch of {n} samples: {first_line(error)}") from error
     shape, kind = getattr(given, "shape", None), getattr(given, "dtype", None)
     wanted = f"one number per sample, [{n}]" + (", or their mean" if scalar else "")
     if shape is None or kind is None:
@@ -214,3 +213,8 @@ def check_function(what: str, f: PerSample, params: Any, batch: Any, scalar: boo
         raise ConfigError(f"{what}: gave shape {shape} for a batch of {n} samples, must give {wanted}")
     if what == "loss" and not jnp.issubdtype(kind, jnp.floating):
         raise ConfigError(f"{what}: gave {kind}, must be floating-point numbers")
+    if what == "loss":
+        try:
+            jax.eval_shape(jax.grad(lambda p, b: jnp.sum(f(p, b))), params, batch)
+        except Exception as error:
+            raise ConfigError(f"{what}: cannot be differentiated: {first_line(error)}") from error

@@ -14,7 +14,7 @@ from fedpbc.errors import ConfigError
 from fedpbc.models import ModelOption
 from fedpbc.models.dense import Logistic
 from fedpbc.models.model import Model
-from fedpbc.problems.loss import dataset, objective_problem
+from fedpbc.problems.loss import dataset, initial, objective_problem
 from fedpbc.problems.objective import PerSample
 
 
@@ -35,18 +35,17 @@ def regression(
     if not (isinstance(set_.train, tuple) and len(set_.train) == 2 and set_.train[1].ndim in (1, 2)):
         raise ConfigError("data: regression needs features [n, ...] and targets [n] or [n, k]")
     features, targets = set_.train
-    assert isinstance(model, Model)
     num_outputs = 1 if targets.ndim == 1 else targets.shape[1]
-    params = model.init(context.rng("initial weights"), features.shape[1:], num_outputs)
+    network, params = initial(context, model, features, num_outputs)
     return objective_problem(
         context,
         set_,
         params,
-        _half_square_of(model),
-        {"absolute_error": _absolute_of(model)},
+        _half_square_of(network),
+        {"absolute_error": _absolute_of(network)},
         {"loss": Measure("loss", scale="log"), "absolute_error": Measure("absolute error")},
         grad_norm=grad_norm,
-        one_by_one=model.one_by_one,
+        one_by_one=network.one_by_one,
         by_samples=weights == "samples",
     )
 

@@ -47,8 +47,8 @@ def multiply_high(a: Array, b: Array) -> Array:
 
 
 def weights_of(sizes: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """1 / (m n_i) for every sample of client i, [sum n_i]: the uniform mean over clients of sample means."""
-    return np.repeat(1.0 / (len(sizes) * np.maximum(sizes, 1)), sizes).astype(dtype)
+    """1 / (m n_i) for every sample of client i, [sum n_i]: the mean over the m clients that have any."""
+    return np.repeat(1.0 / (np.count_nonzero(sizes) * np.maximum(sizes, 1)), sizes).astype(dtype)
 
 
 class Samples(NamedTuple):
@@ -70,7 +70,7 @@ class Samples(NamedTuple):
 def in_order(data: Any, client: np.ndarray | None, num_clients: int, block: int, dtype: Any, most: int = 0) -> Samples:
     """Arrays [n, ...] sorted by client, filled up to whole blocks; floats in the run's precision, integers in 32 bits.
 
-    ``most``: fill up to at least so many rows. Raises ConfigError for integers beyond 32 bits.
+    ``most``: fill up to at least so many rows. Raises ConfigError for integers beyond 32 bits, floats beyond ``dtype``.
     """
     leaves = jax.tree.leaves(data)
     n = len(leaves[0])
@@ -81,7 +81,10 @@ def in_order(data: Any, client: np.ndarray | None, num_clients: int, block: int,
     def stored(array: np.ndarray) -> np.ndarray:
         target = _stored_type(array, dtype)
         filled = aligned_zeros((rows, *array.shape[1:]), target)
-        filled[:n] = array[order]
+        with np.errstate(over="ignore"):
+            filled[:n] = array[order]
+        if target.kind == "f" and target.itemsize < array.dtype.itemsize and not np.all(np.isfinite(filled)):
+            raise ConfigError(f'data: values beyond {target}; scale them, or run with precision = "float64"')
         return filled
 
     return Samples(jax.tree.map(stored, data), sizes, client is not None)

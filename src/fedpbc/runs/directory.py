@@ -17,6 +17,7 @@ import shutil
 import tomllib
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from fedpbc.errors import ConfigError, FedpbcError, shorten
 from fedpbc.experiment.grid import Cell, CellKey, Experiment
 from fedpbc.io.files import Lock, damaged, read_arrays, replacing, write_arrays, write_text
 from fedpbc.runs.run import COUNTS, GROUP, KEYS, CellResult, Models, Run, final_values, metric_names, summarise
+from fedpbc.runs.structure import rebuilt
 
 KEY_COLUMNS = (*KEYS, "round")
 _BEFORE_EXPERIMENT = {".lock", "inputs", ".experiment.toml.tmp"}
@@ -342,11 +344,15 @@ def read_run(path: str | Path) -> Run:
         table = tomllib.loads((path / "experiment.toml").read_text(encoding="utf-8"))
         summary = json.loads((path / "summary.json").read_text(encoding="utf-8"))
         manifest = json.loads((path / "manifest.json").read_text(encoding="utf-8"))
-        cells = _cells_of(path, read_metrics(path / "metrics.csv"), manifest.pop("cells"))
+        metrics = read_metrics(path / "metrics.csv", np.dtype(table["precision"]))
+        cells = _cells_of(path, metrics, manifest["cells"])
+        manifest["cells"] = [{**key._asdict(), **cell.info} for key, cell in cells.items()]
         described = summary.get("measures")
         measures = {name: Measure(**fields) for name, fields in described.items()} if described else BEFORE_THE_CONTRACT
         _check_rows(table, cells)
-        return Run(table, cells, dict(measures), manifest, path)
+        structure = manifest.get("model")
+        tree = partial(rebuilt, structure) if structure else None
+        return Run(table, cells, dict(measures), manifest, path, tree=tree)
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise ConfigError(f"{path}: is damaged: {type(error).__name__} {error}") from None
 
@@ -384,8 +390,8 @@ _TYPES: dict[str, Any] = {
 }
 
 
-def read_metrics(path: Path) -> dict[str, np.ndarray]:
-    """metrics.csv as columns, read in pieces. Raises ValueError when it is no such file."""
+def read_metrics(path: Path, dtype: np.dtype) -> dict[str, np.ndarray]:
+    """metrics.csv as columns, read in pieces, with floats of ``dtype``. Raises ValueError when it is no such file."""
     with open(path, encoding="utf-8", newline="") as file:
         reader = csv.reader(file)
         header = next(reader, [])
@@ -394,7 +400,7 @@ def read_metrics(path: Path) -> dict[str, np.ndarray]:
         pieces = []
         while piece := list(itertools.islice(reader, 50_000)):
             columns = zip(header, zip(*piece, strict=True), strict=True)
-            pieces.append({name: np.array(values, _TYPES.get(name, np.float64)) for name, values in columns})
+            pieces.append({name: np.array(values, _TYPES.get(name, dtype)) for name, values in columns})
     if not pieces:
         raise ValueError("metrics.csv has no rows")
     return {name: np.concatenate([piece[name] for piece in pieces]) for name in header}

@@ -84,6 +84,7 @@ class Run:
     experiment: Experiment | None = None
     """The checked experiment, where the run was computed here."""
     tree: Callable[[np.ndarray], Any] | None = None
+    """Of a vector [d] the model as a pytree."""
 
     @property
     def name(self) -> str:
@@ -158,10 +159,10 @@ class Run:
         return rounds, values
 
     def model(self, name: str = "server", **where: Any) -> Any:
-        """A model after the last round, [d], or as the pytree its problem was given where that is known.
+        """A model after the last round, as the pytree its problem was given.
 
-        ``name``: server, mean or server_average; ``where`` must fit one cell: links, algorithm, compute, seed. Raises
-        KeyError.
+        Of a run that is read back as [d], where that tree has other parts than dicts, tuples and lists. ``name``:
+        server, mean or server_average; ``where`` must fit one cell: links, algorithm, compute, seed. Raises KeyError.
         """
         cells = self.select(**where)
         if len(cells) != 1:

@@ -20,12 +20,13 @@ from fedpbc import __version__
 from fedpbc.core.engine import Inputs, Plan, Programs, Simulation, StateLoss
 from fedpbc.core.schema import Context
 from fedpbc.core.types import Measure, Problem
-from fedpbc.errors import ConfigError, require_memory, suggest
+from fedpbc.errors import ConfigError, require_memory, shorten, suggest
 from fedpbc.experiment.grid import Cell, CellKey, Experiment
 from fedpbc.io.files import damaged, read_arrays, write_arrays
 from fedpbc.runs.callbacks import Callback
 from fedpbc.runs.directory import RunDirectory, draw_figure, pack, read_run, unpack
 from fedpbc.runs.run import CellResult, Run
+from fedpbc.runs.structure import structure_of
 
 BLOCK_SECONDS, CHECKPOINT_SECONDS = 0.5, 5.0
 """How long a block of rounds aims to take, and how often the running cell is saved."""
@@ -51,6 +52,8 @@ def run(
     ``programs``: pass one ``fedpbc.core.engine.Programs(jax.devices())`` to several calls to share what they compile.
     Raises ConfigError.
     """
+    if not isinstance(callbacks, Sequence) or not all(isinstance(callback, Callback) for callback in callbacks):
+        raise ConfigError(f"callbacks = {shorten(callbacks)}: must be a list of fedpbc.Callback objects")
     with settings_of(experiment):
         grid = Grid(experiment, devices, progress, programs, callbacks)
         grid.check()
@@ -159,6 +162,10 @@ class Grid:
         problem = next(iter(self._problems.values()), None)
         return problem.tree if problem is not None else None
 
+    def _structure(self) -> Any:
+        problem = next(iter(self._problems.values()))
+        return structure_of(problem.tree, len(problem.init))
+
     def _finish_cell(self, cell: Cell, directory: RunDirectory | None) -> CellResult:
         done = directory.load(cell) if directory else None
         if done is None:
@@ -206,13 +213,14 @@ class Grid:
                 so_far = {**times, "total_s": times["total_s"] + now - began}
                 write_arrays(checkpoint, pack(CellResult(_join(parts), {}, so_far)) | simulation.save())
                 parts, saved_at = [_join(parts)], now
+        cost = simulation.inputs.algorithm.cost
         info = {
             **times,
             "total_s": times["total_s"] + time.perf_counter() - began,
             "ms_per_round": 1e3 * times["run_s"] / max(simulation.next_round, 1),
             "num_devices": simulation.plan.num_devices,
             "first_nonfinite_round": simulation.first_nonfinite,
-            "cost": dataclasses.asdict(simulation.inputs.algorithm.cost),
+            "cost": {**dataclasses.asdict(cost), "scalars": list(cost.scalars)},
         }
         rows = _join(parts)
         if stopped and not simulation.done:
@@ -281,6 +289,7 @@ class Grid:
             "devices": len(self.programs.devices),
             "peak_memory_mb": _peak_memory_mb(device),
             "programs_compiled": self.programs.num_compiled,
+            "model": self._structure(),
             "outside_code": {key: f"{s.module}:{s.qualname} #{s.digest()}" for key, s in sources.items()},
         }
 

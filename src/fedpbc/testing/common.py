@@ -11,7 +11,7 @@ import numpy as np
 
 from fedpbc.core.engine import Programs
 from fedpbc.core.schema import Component, Context, Kind, bind_component
-from fedpbc.errors import FedpbcError
+from fedpbc.errors import FedpbcError, first_line
 from fedpbc.experiment.grid import Experiment
 from fedpbc.runs.run import Run
 from fedpbc.runs.runner import run
@@ -45,8 +45,7 @@ def attempt(what: str, function: Callable[..., Any], *arguments: Any) -> Any:
     except ConformanceError:
         raise
     except Exception as error:
-        first = str(error).strip().splitlines()[0] if str(error).strip() else ""
-        raise ConformanceError(f"{what} fails: {type(error).__name__}: {first}") from error
+        raise ConformanceError(f"{what} fails: {first_line(error)}") from error
 
 
 def context_of(problem: Any, seed: int = 0, dtype: Any = np.float32, num_rounds: int = 8) -> Context:
