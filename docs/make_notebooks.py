@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import base64
 import re
 import sys
 from pathlib import Path
@@ -45,6 +46,14 @@ def executed(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
     return notebook
 
 
+def keep_figure(notebook: nbformat.NotebookNode, name: str) -> None:
+    """The picture of a notebook that docs/theory.md shows too."""
+    path = FOLDER.parent / "figures" / f"{name}.png"
+    if path.is_file():
+        data = [output.data for cell in notebook.cells for output in cell.get("outputs", []) if "data" in output]
+        path.write_bytes(base64.b64decode(next(part["image/png"] for part in data if "image/png" in part)))
+
+
 def main() -> None:
     """All of them, or with --check their state."""
     for script in sorted(FOLDER.glob("*.py")):
@@ -56,6 +65,7 @@ def main() -> None:
             executed(notebook)
         else:
             nbformat.write(executed(notebook), path)
+            keep_figure(notebook, path.stem)
             print(f"{path}: {path.stat().st_size // 1000} kB")
 
 

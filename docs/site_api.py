@@ -24,7 +24,7 @@ class Docstrings(griffe.Extension):
 
 
 def as_markdown(text: str) -> str:
-    """Doctests fenced; ``*``, ``<`` and ``|`` outside of code as themselves.
+    """Doctests fenced; ``*``, ``<`` and ``[`` outside of code as themselves.
 
     >>> print(as_markdown("a*b of ``x*``"))
     a\\*b of ``x*``
@@ -43,4 +43,4 @@ def as_markdown(text: str) -> str:
 def escaped(text: str) -> str:
     """Outside of ``code``."""
     parts = re.split(r"(``.+?``|`[^`]+`)", text, flags=re.DOTALL)
-    return "".join(part if i % 2 else re.sub(r"([*<|\[])", r"\\\1", part) for i, part in enumerate(parts))
+    return "".join(part if i % 2 else re.sub(r"([*\[])", r"\\\1", part).replace("<", "&lt;") for i, part in enumerate(parts))

@@ -20,19 +20,28 @@ ROOT = Path(__file__).resolve().parent.parent
 MOVED = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
 LINK = re.compile(r"(?<!\\)(!?\[[^\]\n]*\]\()(?![a-z]+:|#)([^)\s#]+)(#[^)\s]*)?(\))")
 LANGUAGES = {".py": "python", ".toml": "toml", ".yml": "yaml", ".sh": "sh", ".md": "markdown"}
+OPTIONS = (
+    "Each call gives a component; nothing is computed before a run. `PositiveInt`, `Positive`, `NonNegative`, `Fraction` "
+    "and `Annotated` numbers are numbers within bounds, which are checked; `Prob` is a number, one per client, a file or a "
+    "[probability](probabilities.md), `Varying` a variation in time, `Server` a number or a server optimiser."
+)
+FIRST = (
+    "simulate run read_run Run Measure Callback EarlyStop register component Component Factory Context load_experiment"
+    " Experiment ConfigError FedpbcError"
+).split()
 API = {
     "fedpbc": ("fedpbc", "The calls of a script. Everything here is imported on first use, so `import fedpbc` is light."),
-    "data": ("fedpbc.data", "Data sets and their partition among clients."),
-    "models": ("fedpbc.models", "Models for classification and regression."),
-    "problems": ("fedpbc.problems", "Data, model, loss and metrics."),
-    "links": ("fedpbc.links", "Who is heard in which round."),
+    "data": ("fedpbc.data", "Data sets and their partition among clients. " + OPTIONS),
+    "models": ("fedpbc.models", "Models for classification and regression. " + OPTIONS),
+    "problems": ("fedpbc.problems", "Data, model, loss and metrics. " + OPTIONS),
+    "links": ("fedpbc.links", "Who is heard in which round. " + OPTIONS),
     "probabilities": (
         ("fedpbc.probabilities", "fedpbc.variations", "fedpbc.schedules"),
-        "What links draw with, how it varies in time, and learning rates that fall.",
+        "What links draw with, how it varies in time, and learning rates that fall. " + OPTIONS,
     ),
     "algorithms": (
         ("fedpbc.algorithms", "fedpbc.algorithms.common.server"),
-        "Federated methods, and what a server does with the sum of the updates (option `server`).",
+        "Federated methods, and what a server does with the sum of the updates (option `server`). " + OPTIONS,
     ),
     "testing": ("fedpbc.testing", "What every component of the package is tested with, for yours."),
     "theory": ("fedpbc.theory", "What the paper proves, as numbers; NumPy only. [theory.md](../theory.md) says what rests on what."),
@@ -188,7 +197,8 @@ def public_names(module: str) -> list[str]:
     elif module == "fedpbc.core.types":
         objects = [v for v in vars(loaded).values() if isinstance(v, type) and v.__module__ == module]
     else:
-        objects = [getattr(loaded, name) for name in loaded.__all__]
+        names = FIRST if module == "fedpbc" else loaded.__all__
+        objects = [getattr(loaded, name) for name in names]
     functions = [getattr(obj, "function", obj) for obj in objects]
     return [f"{f.__module__}.{f.__qualname__}" for f in functions if hasattr(f, "__qualname__")]
 

@@ -26,7 +26,8 @@ print(f"from {m * weights.min():.2f}/m to {m * weights.max():.2f}/m")
 
 # %%
 centers = np.arange(1.0, m + 1)[:, None]
-print(f"the minimiser is {centers.mean():.1f}, FedAvg goes to {theory.fedavg_limit(p, centers)[0]:.1f}")
+(limit,) = theory.fedavg_limit(p, centers)
+print(f"the minimiser is {centers.mean():.1f}, FedAvg goes to {limit:.1f}")
 
 # %% [markdown]
 # **How fast FedPBC mixes** (Lemma 2). rho is the factor by which the mean-square distance between clients shrinks in a round; the paper
@@ -45,7 +46,8 @@ print("rounds until the distance is a thousandth:", theory.cooldown_rounds(p, 1e
 constants = theory.quadratic_constants(centers)
 local_steps, rounds = 5, 10**7
 (name, limit, _), *_ = theory.step_size_conditions(1e-6, local_steps, rho, constants)
-bound = theory.convergence_bound(limit / 2, local_steps, rounds, m, rho, constants, initial_gap=centers.mean() ** 2 / 2)
+gap = centers.mean() ** 2 / 2  # F(x^0) - F*
+bound = theory.convergence_bound(limit / 2, local_steps, rounds, m, rho, constants, gap)
 print(f"{name!r} asks for a learning rate of at most {limit:.2g}; at half of it:")
 for term, value in bound._asdict().items():
     print(f"  {term}: {value:.3g}")
@@ -55,8 +57,10 @@ figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3), layout="constrained")
 left.plot(p, m * weights)
 left.axhline(1, color="grey", linewidth=0.8)
 left.set(xlabel="p, how often a client is heard", ylabel="m w, its weight in FedAvg")
-smallest = np.linspace(0.02, 0.95, 40)
-right.plot(smallest, [1 - theory.mixing_rate(np.linspace(low, 0.95, m)) for low in smallest], label="1 - rho")
-right.plot(smallest, [theory.mixing_gap_bound(np.linspace(low, 0.95, m)) for low in smallest], "--", label="a lower bound")
-right.set(xlabel="p of the client that is heard least", ylabel="1 - rho, how fast FedPBC mixes", yscale="log")
+least = np.linspace(0.02, 0.95, 40)
+ramps = [np.linspace(low, 0.95, m) for low in least]
+right.plot(least, [theory.mixing_gap(ramp) for ramp in ramps], label="1 - rho")
+right.plot(least, [theory.mixing_gap_bound(ramp) for ramp in ramps], "--", label="a lower bound")
+right.set(xlabel="p of the client that is heard least", yscale="log")
+right.set(ylabel="1 - rho, how fast FedPBC mixes")
 right.legend();

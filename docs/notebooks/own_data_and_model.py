@@ -14,8 +14,11 @@ from sklearn.model_selection import train_test_split
 import fedpbc
 
 X, y = load_digits(return_X_y=True)
-X, X_test, y, y_test = train_test_split(X.astype("float32") / 16, y, test_size=0.2, random_state=0)
-data = fedpbc.data.from_arrays(X, y, test=(X_test, y_test)).dirichlet(num_clients=20, alpha=0.1)
+X, X_test, y, y_test = train_test_split(
+    X.astype("float32") / 16, y, test_size=0.2, random_state=0
+)
+data = fedpbc.data.from_arrays(X, y, test=(X_test, y_test))
+data = data.dirichlet(num_clients=20, alpha=0.1)
 
 # %% [markdown]
 # A model is `init(key, shape, num_outputs)`, which gives any pytree of arrays, and `apply(params, features)`.
@@ -31,15 +34,17 @@ def apply(params, features):
     return jnp.tanh(features @ params["hidden"]) @ params["out"]
 
 
-problem = fedpbc.problems.classification(data, model=fedpbc.models.functions(init=init, apply=apply))
+network = fedpbc.models.functions(init=init, apply=apply)
+problem = fedpbc.problems.classification(data, model=network)
 
 # %% [markdown]
 # Every method of a seed sees the same links and the same samples.
 
 # %%
+prob = fedpbc.probabilities.by_trait(low=0.05, high=0.9)
 run = fedpbc.simulate(
     problem,
-    links=fedpbc.links.bernoulli(prob=fedpbc.probabilities.by_trait(low=0.05, high=0.9)).using(label="small digits rarely"),
+    links=fedpbc.links.bernoulli(prob=prob).using(label="small digits rarely"),
     algorithm=[fedpbc.algorithms.fedavg(), fedpbc.algorithms.fedpbc()],
     rounds=60,
     local_steps=5,
@@ -48,7 +53,8 @@ run = fedpbc.simulate(
     eval_every=4,
     progress=False,
 )
-run.to_pandas().groupby(["algorithm", "round"])["server_test_accuracy"].mean().unstack(0).tail(4).round(3)
+frame = run.to_pandas().groupby(["round", "algorithm"])["server_test_accuracy"].mean()
+frame.unstack().tail(4).round(3)
 
 # %%
 run.plot(["test_accuracy"])

@@ -31,7 +31,7 @@ def example(
     measures = {"loss": Measure("loss", scale="log"), "error": Measure("absolute error")}
     return objective_problem(
         context, Dataset((features, targets), client, num_clients), np.zeros(dim), huber, {"error": error}, measures,
-        grad_norm=True, one_by_one=False, by_samples=False,
+        grad_norm=True, one_by_one=True, by_samples=False,
     )  # fmt: skip
 
 
