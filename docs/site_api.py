@@ -43,4 +43,6 @@ def as_markdown(text: str) -> str:
 def escaped(text: str) -> str:
     """Outside of ``code``."""
     parts = re.split(r"(``.+?``|`[^`]+`)", text, flags=re.DOTALL)
-    return "".join(part if i % 2 else re.sub(r"([*\[])", r"\\\1", part).replace("<", "&lt;") for i, part in enumerate(parts))
+    return "".join(
+        part if i % 2 else re.sub(r"([*\[])", r"\\\1", part).replace("<", "&lt;") for i, part in enumerate(parts)
+    )

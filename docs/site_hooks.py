@@ -21,34 +21,55 @@ MOVED = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGEL
 LINK = re.compile(r"(?<!\\)(!?\[[^\]\n]*\]\()(?![a-z]+:|#)([^)\s#]+)(#[^)\s]*)?(\))")
 LANGUAGES = {".py": "python", ".toml": "toml", ".yml": "yaml", ".sh": "sh", ".md": "markdown"}
 OPTIONS = (
-    "Each call gives a component; nothing is computed before a run. `PositiveInt`, `Positive`, `NonNegative`, `Fraction` "
-    "and `Annotated` numbers are numbers within bounds, which are checked; `Prob` is a number, one per client, a file or a "
-    "[probability](probabilities.md), `Varying` a variation in time, `Server` a number or a server optimiser."
+    "Each call gives a component; nothing is computed before a run. `PositiveInt`, `Positive`, `NonNegative`, "
+    "`Fraction` and `Annotated` numbers are numbers within bounds, which are checked; `Prob` is a number, one per "
+    "client, a file or a [probability](probabilities.md), `Varying` a variation in time, `Server` a number or a server "
+    "optimiser."
 )
-FIRST = (
-    "simulate run read_run Run Measure Callback EarlyStop register component Component Factory Context load_experiment"
-    " Experiment ConfigError FedpbcError"
-).split()
-API = {
-    "fedpbc": ("fedpbc", "The calls of a script. Everything here is imported on first use, so `import fedpbc` is light."),
-    "data": ("fedpbc.data", "Data sets and their partition among clients. " + OPTIONS),
-    "models": ("fedpbc.models", "Models for classification and regression. " + OPTIONS),
-    "problems": ("fedpbc.problems", "Data, model, loss and metrics. " + OPTIONS),
-    "links": ("fedpbc.links", "Who is heard in which round. " + OPTIONS),
+FIRST = [
+    "simulate",
+    "run",
+    "read_run",
+    "Run",
+    "Measure",
+    "Callback",
+    "EarlyStop",
+    "register",
+    "component",
+    "Component",
+    "Factory",
+    "Context",
+    "load_experiment",
+    "Experiment",
+    "ConfigError",
+    "FedpbcError",
+]
+API: dict[str, tuple[list[str], str]] = {
+    "fedpbc": (["fedpbc"], "The calls of a script. All is imported on first use, so `import fedpbc` is light."),
+    "data": (["fedpbc.data"], f"Data sets and their partition among clients. {OPTIONS}"),
+    "models": (["fedpbc.models"], f"Models for classification and regression. {OPTIONS}"),
+    "problems": (["fedpbc.problems"], f"Data, model, loss and metrics. {OPTIONS}"),
+    "links": (["fedpbc.links"], f"Who is heard in which round. {OPTIONS}"),
     "probabilities": (
-        ("fedpbc.probabilities", "fedpbc.variations", "fedpbc.schedules"),
-        "What links draw with, how it varies in time, and learning rates that fall. " + OPTIONS,
+        ["fedpbc.probabilities", "fedpbc.variations", "fedpbc.schedules"],
+        f"What links draw with, how it varies in time, and learning rates that fall. {OPTIONS}",
     ),
     "algorithms": (
-        ("fedpbc.algorithms", "fedpbc.algorithms.common.server"),
-        "Federated methods, and what a server does with the sum of the updates (option `server`). " + OPTIONS,
+        ["fedpbc.algorithms", "fedpbc.algorithms.common.server"],
+        f"Federated methods, and what a server does with the sum of the updates (option `server`). {OPTIONS}",
     ),
-    "testing": ("fedpbc.testing", "What every component of the package is tested with, for yours."),
-    "theory": ("fedpbc.theory", "What the paper proves, as numbers; NumPy only. [theory.md](../theory.md) says what rests on what."),
-    "audit": ("fedpbc.audit", "A participation log, examined. [audit.md](../audit.md) is the guide."),
-    "flower": ("fedpbc.flower", "Strategies and a client mod for Flower. [deployment.md](../deployment.md) is the guide."),
-    "types": ("fedpbc.core.types", "What a link process, a problem and an algorithm are: for writing one of your own."),
-}  # fmt: skip
+    "testing": (["fedpbc.testing"], "What every component of the package is tested with, for yours."),
+    "theory": (
+        ["fedpbc.theory"],
+        "What the paper proves, as numbers; NumPy only. [Theory](../theory.md) says what rests on what.",
+    ),
+    "audit": (["fedpbc.audit"], "A participation log, examined; the guide is [Audit](../audit.md)."),
+    "flower": (
+        ["fedpbc.flower"],
+        "Strategies and a client mod for Flower; the guide is [Deployment](../deployment.md).",
+    ),
+    "types": (["fedpbc.core.types"], "What a link process, a problem and an algorithm are: for writing your own."),
+}
 REGISTRIES = {
     "fedpbc.probabilities": "PROBABILITIES",
     "fedpbc.variations": "VARIATIONS",
@@ -143,7 +164,9 @@ def source_page(place: str) -> str:
     """A page that shows a file or lists a folder of the repository."""
     path = ROOT / place
     if path.is_dir():
-        names = sorted(p.relative_to(path).as_posix() for p in path.rglob("*") if p.is_file() and "__pycache__" not in p.parts)
+        names = sorted(
+            p.relative_to(path).as_posix() for p in path.rglob("*") if p.is_file() and "__pycache__" not in p.parts
+        )
         return f"# {place}/\n\n" + "".join(f"* [{name}]({posixpath.basename(place)}/{name})\n" for name in names)
     text = path.read_text(encoding="utf-8")
     if place.endswith(".md"):
@@ -176,10 +199,9 @@ def notebook_page(path: Path) -> dict[str, str | bytes]:
     return {**pages, f"notebooks/{path.stem}.md": "\n\n".join(lines) + "\n"}
 
 
-def api_page(modules: str | tuple[str, ...], intro: str) -> str:
+def api_page(modules: list[str], intro: str) -> str:
     """A page of the reference: each public name of the modules, from its docstring."""
-    modules = (modules,) if isinstance(modules, str) else modules
-    lines = [f"# {', '.join(modules[:3]) if len(modules) != 2 else modules[0]}", "", intro, ""]
+    lines = [f"# {', '.join(modules)}", "", intro, ""]
     for module in modules:
         if len(modules) > 1:
             lines += [f"## {module}", ""]

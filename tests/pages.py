@@ -1,7 +1,7 @@
-"""Documentation pages as programs: their titled blocks are files, their Python blocks a script, their ``sh`` blocks commands.
+"""Documentation pages as programs: titled blocks are files, Python blocks a script, ``sh`` blocks commands.
 
-Blocks of one title are parts of one file; Python without a title belongs to ``page.py``. The files that are no test
-and no module of another block are run first, then the commands.
+Blocks of one title are parts of one file; Python without a title belongs to ``page.py``. The script (``page.py`` or
+``tutorial.py``) is run first, then the commands.
 """
 
 from __future__ import annotations

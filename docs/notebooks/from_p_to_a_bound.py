@@ -63,4 +63,4 @@ right.plot(least, [theory.mixing_gap(ramp) for ramp in ramps], label="1 - rho")
 right.plot(least, [theory.mixing_gap_bound(ramp) for ramp in ramps], "--", label="a lower bound")
 right.set(xlabel="p of the client that is heard least", yscale="log")
 right.set(ylabel="1 - rho, how fast FedPBC mixes")
-right.legend();
+_ = right.legend()
