@@ -27,9 +27,9 @@ lint: .venv/.ready
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# The documentation as a site, site/index.html; a broken link or a missing page is an error.
+# The documentation as a site, site/index.html. Not --quiet, under which mkdocs counts no warning and is not strict.
 docs: .venv/.ready
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 # Runs docs/notebooks/*.py and writes them as notebooks with their outputs.
 notebooks: .venv/.ready

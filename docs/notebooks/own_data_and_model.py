@@ -14,7 +14,9 @@ from sklearn.model_selection import train_test_split
 import fedpbc
 
 X, y = load_digits(return_X_y=True)
-X, X_test, y, y_test = train_test_split(X.astype("float32") / 16, y, test_size=0.2, random_state=0)
+X, X_test, y, y_test = train_test_split(
+    X.astype("float32") / 16, y, test_size=0.2, random_state=0
+)
 data = fedpbc.data.from_arrays(X, y, test=(X_test, y_test))
 data = data.dirichlet(num_clients=20, alpha=0.1)
 
