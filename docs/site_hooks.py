@@ -218,9 +218,12 @@ def public_names(module: str) -> list[str]:
         objects = list(getattr(loaded, REGISTRIES[module]).registry.values())
     elif module == "fedpbc.core.types":
         objects = [v for v in vars(loaded).values() if isinstance(v, type) and v.__module__ == module]
+    elif module == "fedpbc":
+        offered = [getattr(loaded, name) for name in dict.fromkeys([*FIRST, *loaded.__all__])]
+        contract = [v for v in offered if getattr(v, "__module__", "") == "fedpbc.core.types"]  # on a page of its own
+        objects = [v for v in offered if v not in contract or v.__name__ in FIRST]
     else:
-        names = FIRST if module == "fedpbc" else loaded.__all__
-        objects = [getattr(loaded, name) for name in names]
+        objects = [getattr(loaded, name) for name in loaded.__all__]
     functions = [getattr(obj, "function", obj) for obj in objects]
     return [f"{f.__module__}.{f.__qualname__}" for f in functions if hasattr(f, "__qualname__")]
 
