@@ -55,7 +55,7 @@ API: dict[str, tuple[list[str], str]] = {
         f"What links draw with, how it varies in time, and learning rates that fall. {OPTIONS}",
     ),
     "algorithms": (
-        ["fedpbc.algorithms", "fedpbc.algorithms.common.server"],
+        ["fedpbc.algorithms", "fedpbc.servers"],
         f"Federated methods, and what a server does with the sum of the updates (option `server`). {OPTIONS}",
     ),
     "testing": (["fedpbc.testing"], "What every component of the package is tested with, for yours."),
@@ -74,7 +74,7 @@ REGISTRIES = {
     "fedpbc.probabilities": "PROBABILITIES",
     "fedpbc.variations": "VARIATIONS",
     "fedpbc.schedules": "SCHEDULES",
-    "fedpbc.algorithms.common.server": "SERVERS",
+    "fedpbc.servers": "SERVERS",
 }
 
 
@@ -206,8 +206,10 @@ def api_page(modules: list[str], intro: str) -> str:
         if len(modules) > 1:
             lines += [f"## {module}", ""]
         for name in public_names(module):
-            options = f"\n    options:\n      heading_level: {2 + (len(modules) > 1)}"
-            lines += [f"::: {name}{options}", ""]
+            lines += [f"::: {name}", "    options:", f"      heading_level: {2 + (len(modules) > 1)}"]
+            if module == "fedpbc.flower" and is_strategy(module, name):
+                lines.append("      members: false")  # options and rule; its methods are not for users
+            lines.append("")
     return "\n".join(lines)
 
 
@@ -226,6 +228,14 @@ def public_names(module: str) -> list[str]:
         objects = [getattr(loaded, name) for name in loaded.__all__]
     functions = [getattr(obj, "function", obj) for obj in objects]
     return [f"{f.__module__}.{f.__qualname__}" for f in functions if hasattr(f, "__qualname__")]
+
+
+def is_strategy(module: str, name: str) -> bool:
+    """A class that a server of Flower is given."""
+    loaded = resolve(module)
+    strategy = getattr(loaded, name.rpartition(".")[2])
+    base = getattr(loaded, "UnreliableClients", None)
+    return isinstance(strategy, type) and base is not None and issubclass(strategy, base)
 
 
 def resolve(name: str) -> Any:

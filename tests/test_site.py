@@ -86,4 +86,7 @@ def test_docstrings_keep_their_signs_as_markdown():
     finally:
         sys.path.pop(0)
     assert as_markdown("||x|| <= a*b of ``x*y <z>`` [m, d]") == "||x|| &lt;= a\\*b of ``x*y <z>`` \\[m, d]"
+    assert (
+        as_markdown("a: one. b, ``c``: two; a: x.", ["a", "b", "c"]) == "* `a`: one.\n\n* b, ``c``: two;\n\n* `a`: x."
+    )
     assert as_markdown("Rule.\n\n>>> f(1)\n2") == "Rule.\n\n```pycon\n>>> f(1)\n2\n```"
