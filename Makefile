@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN = .venv/bin
 
-.PHONY: demo deploy-demo test torch lint results bench clean
+.PHONY: demo deploy-demo test torch lint docs notebooks results bench clean
 
 # Fig. 2 of the paper in full, and a short Fig. 3.
 demo: .venv/.ready
@@ -27,6 +27,14 @@ lint: .venv/.ready
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# The documentation as a site, site/index.html. Not --quiet, under which mkdocs counts no warning and is not strict.
+docs: .venv/.ready
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+# Runs docs/notebooks/*.py and writes them as notebooks with their outputs.
+notebooks: .venv/.ready
+	$(BIN)/python docs/make_notebooks.py
+
 # Regenerates docs/results.md and its figures (about 32 minutes on two idle cores).
 results: .venv/.ready
 	$(BIN)/python docs/make_results.py
@@ -36,7 +44,7 @@ bench: .venv-bench/.ready
 	.venv-bench/bin/python benchmarks/bench.py
 
 clean:
-	rm -rf .venv .venv-bench
+	rm -rf .venv .venv-bench site
 
 .venv-bench/.ready: pyproject.toml constraints.txt benchmarks/requirements.txt
 	$(PYTHON) -m venv .venv-bench

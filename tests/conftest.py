@@ -20,10 +20,11 @@ settings.load_profile("patient")
 STUCK = " ".join(f"--xla_cpu_collective_call_{what}_timeout_seconds=3600" for what in ("warn_stuck", "terminate"))
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {STUCK}"
 jax.config.update("jax_num_cpu_devices", 8)
-# Nearly all of a test's time is compiling: workers, and the next run, share what was compiled. Commands that tests start
-# find it through the environment. Entries are keyed by the program itself, so that none can be stale.
+# Nearly all of a test's time is compiling: workers, and the next run, share what was compiled. Commands that tests
+# start find it through the environment. Entries are keyed by the program itself, so that none can be stale.
+HOME = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
 CACHE = {
-    "JAX_COMPILATION_CACHE_DIR": str(Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "fedpbc" / "tests"),
+    "JAX_COMPILATION_CACHE_DIR": str(HOME / "fedpbc" / "tests"),
     "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
     "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
 }

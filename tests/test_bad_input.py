@@ -58,7 +58,7 @@ BAD_VALUES: list[tuple[str, Any, str]] = [
     ("name", 7, "name = 7: must be a string"),
     ("rouns", 3, 'unknown key rouns .did you mean "rounds".*; allowed: name, rounds'),
     ("problem", 3, "problem = 3: must be a table with a name"),
-    ("problem", {"num_clients": 3}, "missing key problem.name: one of classification, loss, quadratic, regression, synthetic"),
+    ("problem", {"num_clients": 3}, "missing key problem.name: one of classification, loss, quadratic,"),
     ("problem.name", "quadratc", 'problem.name = "quadratc": unknown problem .did you mean "quadratic"'),
     ("problem.num_clients", 0, "problem.num_clients = 0: must be an integer >= 1"),
     ("problem.num_client", 3, 'unknown key problem.num_client .did you mean "num_clients".*; allowed'),

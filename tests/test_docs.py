@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import io
+import json
 import re
 import shlex
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fedpbc.algorithms import ALGORITHMS
 from fedpbc.core.schema import options_of
+from fedpbc.data import DATA, PARTITIONS
 from fedpbc.experiment.grid import Experiment
 from fedpbc.experiment.keys import settings
 from fedpbc.experiment.load import load_experiment, shipped_experiments
@@ -20,12 +24,13 @@ from fedpbc.experiment.overrides import parse_override
 from fedpbc.links import LINKS
 from fedpbc.links.common.probability import PROBABILITIES
 from fedpbc.links.common.variation import VARIATIONS
+from fedpbc.models import MODELS
 from fedpbc.problems import PROBLEMS
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 KEYS = (ROOT / "docs" / "experiments.md").read_text(encoding="utf-8")
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def test_the_python_example_prints_the_numbers_the_readme_states():
@@ -62,9 +67,9 @@ def test_every_key_and_component_is_documented_with_its_default():
     for key, option in options_of(settings).items():
         row = re.search(rf"^\| `{key}` \| (.*?) \|", KEYS, re.MULTILINE)
         assert row, key
-        default = "required" if option.default is option.empty else str(option.default)
+        default = "required" if option.default is option.empty else str(option.default).replace("None", "none")
         assert row[1].strip("`").replace('"', "'").strip("'") == default.strip("'"), key
-    for kind in (PROBLEMS, LINKS, ALGORITHMS, PROBABILITIES, VARIATIONS):
+    for kind in (PROBLEMS, LINKS, ALGORITHMS, PROBABILITIES, VARIATIONS, MODELS, DATA, PARTITIONS):
         for name, factory in kind.registry.items():
             if name in ("constant", "vector", "file", "none"):  # written as plain values
                 continue
@@ -93,3 +98,22 @@ def test_metrics_of_the_run_directory_page_are_the_real_ones():
         for name in cell.rows:
             metric = name.removeprefix("server_").removeprefix("mean_")
             assert f"`{metric}`" in page, name
+
+
+def test_the_worked_example_of_the_theory_gives_the_numbers_it_states():
+    code = re.search(r"```python\n(.*?)```", (ROOT / "docs" / "theory.md").read_text(encoding="utf-8"), re.DOTALL)[1]
+    given: dict[str, Any] = {}
+    with contextlib.redirect_stdout(io.StringIO()):
+        exec(compile(code, "theory.md", "exec"), given)
+    weights = given["weights"] * len(given["p"])
+    assert f"from {weights.min():.2f} / m to {weights.max():.2f} / m" in code
+    assert f"# {given['limit'][0]:.1f}; the minimiser of F is {given['centers'].mean():.1f}" in code
+    assert f"# {given['rho']:.4f}\n" in code
+    assert f"# {given['rounds']}, then" in code
+    assert 0 < given["eta"] < 1e-6
+
+
+def test_the_figure_of_the_worked_example_is_the_notebook_s():
+    notebook = json.loads((ROOT / "docs/notebooks/from_p_to_a_bound.ipynb").read_text(encoding="utf-8"))
+    (picture,) = [o["data"]["image/png"] for c in notebook["cells"] for o in c.get("outputs", []) if "data" in o]
+    assert base64.b64decode("".join(picture)) == (ROOT / "docs/figures/from_p_to_a_bound.png").read_bytes()

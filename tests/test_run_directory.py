@@ -399,3 +399,22 @@ def test_what_is_no_run_directory_is_refused(finished, tmp_path):
     (finished / "summary.json").write_text("{")
     with pytest.raises(ConfigError, match="is damaged"):
         read_run(finished)
+
+
+def test_arrays_given_in_python_resume_and_changed_ones_are_refused(tmp_path):
+    x = np.random.default_rng(0).standard_normal((20, 2))
+
+    def again(x: np.ndarray) -> fedpbc.Run:
+        data = fedpbc.data.from_arrays(x, x[:, 0] > 0, client=np.arange(20) % 4)
+        return fedpbc.simulate(
+            fedpbc.problems.classification(data), links=fedpbc.links.bernoulli(prob=0.5),
+            algorithm=fedpbc.algorithms.fedavg(), rounds=2, local_steps=1, learning_rate=0.1,
+            out=tmp_path / "out", resume=True, progress=False,
+        )  # fmt: skip
+
+    first = again(x)
+    assert again(x.copy()).final("server_train_loss") == pytest.approx(first.final("server_train_loss"), abs=1e-6)
+    changed = x.copy()
+    changed[3, 1] += 1e-9
+    with pytest.raises(ConfigError, match=r"cannot resume, the experiment changed: problem\.data\.path was"):
+        again(changed)

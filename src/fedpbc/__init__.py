@@ -8,6 +8,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from fedpbc import algorithms, audit, data, flower, links, models, problems, testing, theory
+    from fedpbc.algorithms.common import server as servers
     from fedpbc.core import schedules
     from fedpbc.core.registry import register
     from fedpbc.core.schema import Component, Context, Factory, component
@@ -50,6 +51,7 @@ _MODULES = {
     },
     "probabilities": "links.common.probability",
     "schedules": "core.schedules",
+    "servers": "algorithms.common.server",
     "variations": "links.common.variation",
 }
 __all__ = [
@@ -81,6 +83,7 @@ __all__ = [
     "register",
     "run",
     "schedules",
+    "servers",
     "simulate",
     "testing",
     "theory",

@@ -175,10 +175,14 @@ class Component(Generic[T]):
         name = self.name if source is None else name_of(self.factory.function, written)
         return {"name": name, **_to_toml(self.options, written)}
 
-    def describe(self) -> str:
-        """A short label made from the settings that differ from the defaults."""
+    def __str__(self) -> str:
+        return self.describe()
+
+    def describe(self, always: Sequence[str] = ()) -> str:
+        """A short label made from the settings that differ from the defaults, and those that are ``always`` shown."""
         defaults = {k: p.default for k, p in options_of(self.factory.function).items()}
-        shown = {k: v for k, v in self.options.items() if not _same(v, defaults[k])} | self.settings
+        shown = {k: v for k, v in self.options.items() if k in always or not _same(v, defaults[k])}
+        shown |= self.settings
         inside = ", ".join(f"{k}={_brief(v)}" for k, v in shown.items())
         name = self.factory.name
         return f"{name}({inside})" if inside else name

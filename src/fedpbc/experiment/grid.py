@@ -219,22 +219,22 @@ def _labelled(kind: Kind, value: Any, key: str, base: Path) -> list[Component[An
             raise ConfigError(f"{here}.label = {shorten(label)}: must be a non-empty string of printable characters")
         for one, point in _points(kind, item, here, base):
             if label is not None and point:
-                one = dataclasses.replace(one, label=f"{label}, {point}")
+                one = dataclasses.replace(one, label=f"{label}, {_point_text(point)}")
             elif label is not None:
                 one = dataclasses.replace(one, label=label)
             given.append(bool(one.label))
-            components.append(one if one.label else dataclasses.replace(one, label=one.describe()))
+            components.append(one if one.label else dataclasses.replace(one, label=one.describe(list(point))))
     return [_unique(components, i, given[i]) for i in range(len(components))]
 
 
-def _points(kind: Kind, item: Any, key: str, base: Path) -> list[tuple[Component[Any], str]]:
-    """The components of one entry, and what tells those of a sweep apart; sweeps are of algorithms alone."""
+def _points(kind: Kind, item: Any, key: str, base: Path) -> list[tuple[Component[Any], dict[str, Any]]]:
+    """The components of one entry, and the values of a sweep that each has; sweeps are of algorithms alone."""
     if kind is not ALGORITHMS:
         table = {k: v for k, v in item.items() if k != "label"} if isinstance(item, Mapping) else item
         component = _component(kind, table, key, base)
         if component.settings:
             raise ConfigError(f"{key}.{next(iter(component.settings))}: only algorithms have settings of their own")
-        return [(component, "")]
+        return [(component, {})]
     if isinstance(item, Mapping):
         table = {k: v for k, v in item.items() if k not in ("label", *SETTINGS)}
         own = {k: item[k] for k in SETTINGS if k in item}
@@ -255,10 +255,14 @@ def _points(kind: Kind, item: Any, key: str, base: Path) -> list[tuple[Component
         one = _component(kind, {**table, **options}, key, base) if isinstance(table, Mapping) else table
         settled = own | {k: v for k, v in point.items() if k in SETTINGS}
         checked = {k: _setting(k, v, f"{key}.{k}", base) for k, v in settled.items()}
-        text = ", ".join(f"{k}={v:g}" if isinstance(v, float) else f"{k}={shorten(v, 30)}" for k, v in point.items())
-        label = f"{one.label}, {text}" if one.label and text else one.label
-        found.append((dataclasses.replace(one, settings=checked, label=label), text))
+        label = f"{one.label}, {_point_text(point)}" if one.label and point else one.label
+        found.append((dataclasses.replace(one, settings=checked, label=label), point))
     return found
+
+
+def _point_text(point: Mapping[str, Any]) -> str:
+    """A point of a sweep, for a label."""
+    return ", ".join(f"{k}={v:g}" if isinstance(v, float) else f"{k}={shorten(v, 30)}" for k, v in point.items())
 
 
 def _setting(name: str, value: Any, key: str, base: Path) -> Any:

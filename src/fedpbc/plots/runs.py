@@ -17,7 +17,7 @@ from matplotlib.lines import Line2D
 
 from fedpbc.plots.palette import COLORS, MARKERS, RESERVED
 from fedpbc.plots.spread import WORDS, spread, spread_of
-from fedpbc.plots.style import own_style
+from fedpbc.plots.style import Picture, own_style
 from fedpbc.runs.run import Run
 
 STYLES: dict[str, Any] = {"server": "-", "mean": (0, (4, 1.5))}
@@ -96,7 +96,7 @@ def _draw(runs: Sequence[Run], metrics: Sequence[str] | None) -> Figure:
     width = max(3.3 * len(links), 6.5)
     columns = min(len(handles), max(2, int(width / 3.3)))
     height = 2.7 * len(rows) + 0.6 + 0.17 * -(-len(handles) // columns)
-    figure = Figure(figsize=(width, height), layout="constrained")
+    figure = Picture(figsize=(width, height), layout="constrained")
     axes = figure.subplots(len(rows), len(links), squeeze=False, sharex=True, sharey="row")
     for i, row in enumerate(rows):
         for j, label in enumerate(links):
@@ -126,7 +126,7 @@ def _draw_ranking(runs: Sequence[Run], series: list[_Series], links: list[str], 
     """More methods than colours: the server's values after the last round, the best method on top of each panel."""
     shape = len(rows), len(links)
     size = max(4.2 * shape[1], 6.5), (0.19 * len(series) + 0.8) * shape[0] + 0.6
-    figure = Figure(figsize=size, layout="constrained")
+    figure = Picture(figsize=size, layout="constrained")
     axes = figure.subplots(*shape, squeeze=False)
     for (i, j), ax in np.ndenumerate(axes):
         compute, metric = rows[i]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +13,15 @@ import matplotlib as mpl
 from matplotlib.figure import Figure
 
 from fedpbc.io.files import replacing
+
+
+class Picture(Figure):
+    """A figure that a notebook shows, also when pyplot was never imported."""
+
+    def _repr_png_(self) -> bytes:
+        buffer = io.BytesIO()
+        self.savefig(buffer, format="png", dpi=100)
+        return buffer.getvalue()
 
 
 def save(figure: Figure, folder: Path, stem: str) -> None:

@@ -11,8 +11,7 @@ from fedpbc.core.schema import Context, component
 from fedpbc.core.types import Array, Measure, Problem
 from fedpbc.data.arrays import DataOption
 from fedpbc.errors import ConfigError
-from fedpbc.models import ModelOption
-from fedpbc.models.dense import Logistic
+from fedpbc.models import ModelOption, logistic
 from fedpbc.models.model import Model
 from fedpbc.problems.loss import dataset, initial, objective_problem
 from fedpbc.problems.objective import PerSample
@@ -23,7 +22,7 @@ def regression(
     context: Context,
     data: DataOption,
     *,
-    model: ModelOption = Logistic(),  # noqa: B008
+    model: ModelOption = logistic(),  # noqa: B008
     grad_norm: bool = False,
     weights: Literal["uniform", "samples"] = "uniform",
 ) -> Problem:
