@@ -12,13 +12,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
+from fedpbc.algorithms import ALGORITHMS
+from fedpbc.core.schema import Component, options_of
+from fedpbc.errors import ConfigError, shorten, suggest
 from fedpbc.plots.palette import COLORS, MARKERS, RESERVED
-from fedpbc.plots.spread import WORDS, spread, spread_of
+from fedpbc.plots.spread import WORDS, held_curves, last_values, spread, spread_of
 from fedpbc.plots.style import own_style
-from fedpbc.runs.run import Run
+from fedpbc.runs.run import Group, Run
 
 STYLES: dict[str, Any] = {"server": "-", "mean": (0, (4, 1.5))}
 MODEL_NAMES = {"server": "server model", "mean": "mean of all client models (no server can compute it)"}
@@ -41,8 +46,16 @@ def run_labels(runs: Sequence[Run]) -> list[str]:
 
 
 def shown_metrics(runs: Sequence[Run], asked: Sequence[str] | None = None) -> list[str]:
-    """Metrics for figures and tables: ``asked`` for, else those of the experiments, else those their problems mark."""
+    """Metrics for figures and tables: ``asked`` for, else those of the experiments, else those their problems mark.
+
+    Raises ConfigError when one that is asked for is not measured in every run.
+    """
     known = [m for m in runs[0].measures if all(f"server_{m}" in run.columns for run in runs)]
+    for name in asked or ():
+        if name not in known:
+            raise ConfigError(
+                f"no metric {shorten(name)}{suggest(name, known)}; there are {', '.join(known) or 'none'}"
+            )
     wanted = list(asked or [name for run in runs for name in run.table.get("figure", {}).get("metrics", [])])
     usual = [name for name in known if runs[0].measures[name].shown] or known[:1]
     return [name for name in dict.fromkeys(wanted) if name in known] or usual
@@ -50,7 +63,8 @@ def shown_metrics(runs: Sequence[Run], asked: Sequence[str] | None = None) -> li
 
 def models_of(run: Run) -> list[str]:
     """Which models the experiment's figure shows."""
-    return list(run.table.get("figure", {}).get("models", STYLES))
+    wanted = run.table.get("figure", {}).get("models", STYLES)
+    return [model for model in STYLES if model in wanted]
 
 
 def draw(runs: Sequence[Run], metrics: Sequence[str] | None = None) -> Figure:
@@ -67,6 +81,8 @@ class _Series(NamedTuple):
     name: str
     color: str
     marker: str
+    reserved: bool
+    """Plain FedAvg or plain FedPBC."""
 
     def has(self, links: str, compute: str) -> bool:
         """Whether the run has such a group."""
@@ -95,7 +111,8 @@ def _draw(runs: Sequence[Run], metrics: Sequence[str] | None) -> Figure:
     handles = _legend(series, runs, models if len(apart) == 1 else ())
     width = max(3.3 * len(links), 6.5)
     columns = min(len(handles), max(2, int(width / 3.3)))
-    height = 2.7 * len(rows) + 0.6 + 0.17 * -(-len(handles) // columns)
+    lines = sum(1 + handle.get_label().count("\n") for handle in handles)
+    height = (2.7 if len(rows) < 4 else 2.2) * len(rows) + 0.6 + 0.17 * -(-lines // columns)
     figure = Figure(figsize=(width, height), layout="constrained")
     axes = figure.subplots(len(rows), len(links), squeeze=False, sharex=True, sharey="row")
     for i, row in enumerate(rows):
@@ -117,6 +134,15 @@ def _draw(runs: Sequence[Run], metrics: Sequence[str] | None) -> Figure:
     return figure
 
 
+def _plain_ticks(axis: Axis, limits: tuple[float, float]) -> None:
+    """Numbers as they are spoken where a log axis shows less than two decades; else powers of ten."""
+    low, high = limits
+    if low > 0 and high < 100 * low:
+        axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 3.0, 5.0) if high > 3 * low else "all"))
+        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axis.set_minor_formatter(NullFormatter())
+
+
 def _with_unit(run: Run, metric: str, title: str) -> str:
     unit = run.measures[metric].unit
     return f"{title} [{unit}]" if unit else title
@@ -131,7 +157,8 @@ def _draw_ranking(runs: Sequence[Run], series: list[_Series], links: list[str], 
     for (i, j), ax in np.ndenumerate(axes):
         compute, metric = rows[i]
         _ranking(ax, series, links[j], compute, metric)
-        ax.set_title(f"{textwrap.fill(links[j], 44)}, {COMPUTE_TITLES[compute]}", fontsize=9, parse_math=False)
+        who = f", {COMPUTE_TITLES[compute]}" if len({compute for compute, _ in rows}) > 1 else ""
+        ax.set_title(textwrap.fill(links[j] + who, 50), fontsize=9, parse_math=False)
         ax.set_xlabel(_with_unit(runs[0], metric, runs[0].measures[metric].title))
     name = " / ".join(dict.fromkeys(run.name for run in runs))
     what = f"server model after the last round; {WORDS[spread_of(runs)]}"
@@ -143,16 +170,13 @@ def _ranking(ax: Axes, series: list[_Series], links: str, compute: str, metric: 
     found = []
     for one in series:
         if one.has(links, compute):
-            last = one.run.curves(links, one.algorithm, compute, f"server_{metric}")[1]
-            final = np.array([values[np.flatnonzero(~np.isnan(values))[-1]] if len(values) else np.nan
-                              for values in last if not np.all(np.isnan(values))])  # fmt: skip
-            whole = len(final) == len(last) and bool(np.all(np.isfinite(final)))
-            found.append((one, spread(final, spread_of([one.run])) if whole else None))
+            final = last_values(one.run, Group(links, one.algorithm, compute), f"server_{metric}")
+            found.append((one, spread(final, spread_of([one.run])) if np.all(np.isfinite(final)) else None))
     measure = series[0].run.measures[metric]
     sign = -1 if measure.better == "higher" else 1
     found.sort(key=lambda entry: (entry[1] is None, sign * float(entry[1].mean) if entry[1] else 0.0))
     for place, (one, over) in enumerate(found):
-        color = one.color if one.color in RESERVED.values() else "0.35"
+        color = one.color if one.reserved else "0.35"
         if over is not None:
             ax.plot([over.low, over.high], [place, place], color=color, linewidth=1.2)
             ax.plot([over.mean], [place], "o", color=color, markersize=4.5)
@@ -162,6 +186,7 @@ def _ranking(ax: Axes, series: list[_Series], links: str, compute: str, metric: 
     ax.invert_yaxis()
     if measure.scale == "log" and any(over is not None and over.mean > 0 for _, over in found):
         ax.set_xscale("log")
+        _plain_ticks(ax.xaxis, ax.get_xlim())
     ax.grid(True, axis="x", alpha=0.25, linewidth=0.6)
     ax.spines[["top", "right"]].set_visible(False)
     ax.tick_params(labelsize=8)
@@ -171,10 +196,20 @@ def _reserved(run: Run) -> dict[str, str]:
     """Label -> colour of plain FedAvg and plain FedPBC, whatever they are called here."""
     found: dict[str, str] = {}
     for entry in run.table["algorithms"]:
-        options = {key: value for key, value in entry.items() if key not in ("name", "label")}
-        if entry["name"] in RESERVED and not options and RESERVED[entry["name"]] not in found.values():
-            found[entry["label"]] = RESERVED[entry["name"]]
+        if entry["name"] in RESERVED and RESERVED[entry["name"]] not in found.values():
+            defaults = {name: option.default for name, option in options_of(ALGORITHMS.registry[entry["name"]]).items()}
+            options = {key: value for key, value in entry.items() if key not in ("name", "label")}
+            if all(key in defaults and _is_default(value, defaults[key]) for key, value in options.items()):
+                found[entry["label"]] = RESERVED[entry["name"]]
     return found
+
+
+def _is_default(value: Any, default: Any) -> bool:
+    """A table of a component is compared by its name and options, as far as they are written."""
+    if isinstance(value, dict) and isinstance(default, Component):
+        written = default.table()
+        return all(key in written and written[key] == item for key, item in value.items())
+    return bool(value == default)
 
 
 def _series(runs: Sequence[Run]) -> list[_Series]:
@@ -187,7 +222,8 @@ def _series(runs: Sequence[Run]) -> list[_Series]:
     others = [name for _, _, name in named if name not in reserved]
     colors = {name: free[i % len(free)] for i, name in enumerate(others)} | reserved
     return [
-        _Series(*entry, colors[entry[2]], MARKERS[COLORS.index(colors[entry[2]]) % len(MARKERS)]) for entry in named
+        _Series(run, algorithm, name, colors[name], MARKERS[COLORS.index(colors[name])], name in reserved)
+        for run, algorithm, name in named
     ]
 
 
@@ -200,13 +236,14 @@ def _panel(ax: Axes, series: list[_Series], links: str, row: _Row) -> None:
         for model in models_of(one.run):
             if model not in row.models:
                 continue
-            rounds, values = one.run.curves(links, one.algorithm, row.compute, f"{model}_{row.metric}")
+            rounds, values = held_curves(one.run, Group(links, one.algorithm, row.compute), f"{model}_{row.metric}")
             kept = np.flatnonzero(rounds >= from_round) if rounds[-1] > from_round else np.arange(len(rounds))
             kept = kept[np.unique(np.linspace(0, len(kept) - 1, MAX_POINTS).astype(int))]
             style = STYLES[model] if len(row.models) > 1 else "-"
             _band(ax, rounds[kept], values[:, kept], one, style, place / max(len(series), 1), measure.scale == "log")
     if measure.scale == "log" and any(np.any(np.asarray(line.get_ydata()) > 0) for line in ax.lines):
         ax.set_yscale("log")
+        _plain_ticks(ax.yaxis, ax.get_ylim())
     ax.grid(True, alpha=0.25, linewidth=0.6)
     ax.spines[["top", "right"]].set_visible(False)
     ax.tick_params(labelsize=8)
@@ -231,7 +268,7 @@ def _band(ax: Axes, rounds: np.ndarray, values: np.ndarray, one: _Series, style:
 
 def _legend(series: list[_Series], runs: Sequence[Run], models: Sequence[str]) -> list[Line2D]:
     handles = [
-        Line2D([], [], color=one.color, marker=one.marker, markersize=4, label=textwrap.shorten(one.name, 60))
+        Line2D([], [], color=one.color, marker=one.marker, markersize=4, label=textwrap.fill(one.name, 60))
         for one in series
     ]
     if len(models) > 1 or "mean" in models:
