@@ -14,7 +14,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricR
 from flwr.clientapp import ClientApp
 
 from fedpbc.flower import MIFA, SCAFFOLD, FedAU, FedAvg, FedPBC, FedVARP, InProcessGrid, drift_correction, fedpbc_mod
-from fedpbc.flower.loop import gather
+from fedpbc.flower.exchange import gather
 
 LEARNING_RATE = 0.1
 

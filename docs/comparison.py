@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,6 +11,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from scipy.optimize import minimize
 
+from fedpbc.core.engine import draw_links
 from fedpbc.core.local import sum_blocks
 from fedpbc.experiment.grid import Experiment
 from fedpbc.experiment.load import load_experiment
@@ -78,24 +80,30 @@ def regimes(setting: Setting) -> list[dict[str, Any]]:
     ]
 
 
-def experiments() -> dict[str, Experiment]:
-    """Every run of the comparison, by the name of its folder."""
+REFERENCES = ("FedAvg, active", "SCAFFOLD")
+"""Methods that are run with p = 1 too."""
+
+
+def experiments(only: Collection[str] | None = None) -> dict[str, Experiment]:
+    """Every run of the comparison, by the name of its folder; ``only``: those of some rows, in folders of their own."""
     found = {}
+    methods = [method for method in METHODS if only is None or method["label"] in only]
+    mixing = [method for method in methods if method["label"] in MIXING]
+    references = [method for method in methods if method["label"] in REFERENCES]
     for name, setting in SETTINGS.items():
         links, table = regimes(setting), setting.table
         loss = {"links": links[1:2], "state_loss": {"round": table["rounds"] // 2, "share": 0.1}}
-        everything = {"algorithms": METHODS, "compute": ["all"]}
-        mixing = {"algorithms": [method for method in METHODS if method["label"] in MIXING], "compute": ["active"]}
         certain = {"links": [{"label": "p = 1", "name": "bernoulli", "prob": 1.0}], "compute": ["active"]}
-        references = [method for method in METHODS if method["label"] in ("FedAvg, active", "SCAFFOLD")]
         for suffix, changes in {
-            "": {"links": links, **everything},
-            "_active": {"links": links, **mixing},
-            "_lost": {**loss, **everything},
-            "_lost_active": {**loss, **mixing},
+            "": {"links": links, "algorithms": methods, "compute": ["all"]},
+            "_active": {"links": links, "algorithms": mixing, "compute": ["active"]},
+            "_lost": {**loss, "algorithms": methods, "compute": ["all"]},
+            "_lost_active": {**loss, "algorithms": mixing, "compute": ["active"]},
             "_certain": {"algorithms": references, **certain},
         }.items():
-            found[f"comparison_{name}{suffix}"] = Experiment.from_table({**table, **changes})
+            if changes["algorithms"]:
+                folder = f"comparison_{name}{suffix}" + ("" if only is None else "_part")
+                found[folder] = Experiment.from_table({**table, **changes})
     return found
 
 
@@ -105,7 +113,33 @@ Results = dict[str, Run]
 def tables(results: Results) -> dict[str, str]:
     """Markdown by the names of the template."""
     found = {f"comparison_{name}": outcome_table(results, name) for name in SETTINGS}
-    return {**found, "comparison_paired": paired_table(results, "synthetic"), "comparison_cost": cost_table(results)}
+    return {**found, "comparison_paired": paired_table(results, "synthetic"), "comparison_cost": cost_table()}
+
+
+def renewed(results: Results, only: Collection[str], before: dict[str, str]) -> dict[str, str]:
+    """The tables of outcomes with the rows ``only`` anew and all others as they stand, and the costs.
+
+    ``before``: the tables of the page. The paired table stands, so none of the methods it compares may be renewed.
+    """
+    paired = [label for label in only if label in (*MIXING, *RIVALS)]
+    if paired:
+        raise SystemExit(f"{paired[0]} is in the table of wins, which needs all runs: leave --rows out")
+    part = {name.removesuffix("_part"): result for name, result in results.items()}
+    found = {}
+    for name in SETTINGS:
+        key = f"comparison_{name}"
+        standing = {row.split(" | ")[0].removeprefix("| "): row for row in before[key].splitlines()[2:]}
+        anew = outcome_rows(part, name, [(label, "all") for label in only])
+        fresh = {title(*row): cells for row, cells in anew.items()}
+        order = [title(*row) for row in rows()]
+        order += [heading for heading in standing if heading.startswith("*")]
+        missing = [heading for heading in order if heading not in fresh and heading not in standing]
+        if missing:
+            raise SystemExit(f"the page has no row {missing[0]}: add it to --rows")
+        head = markdown(["method", *columns(part, name)], [])
+        lines = [markdown_row([h, *fresh[h]]) if h in fresh else standing[h] for h in order]
+        found[key] = "\n".join([head, *lines])
+    return {**found, "comparison_cost": cost_table()}
 
 
 def columns(results: Results, name: str) -> dict[str, tuple[str, str, int]]:
@@ -150,12 +184,9 @@ def outcomes(results: Results, name: str, column: tuple[str, str, int], method: 
 def outcome_table(results: Results, name: str) -> str:
     """Methods by regimes, mean and standard deviation over the seeds; then the references."""
     found, digits = columns(results, name), SETTINGS[name].digits
-    lines = []
-    for method, compute in rows():
-        cells = [_mean_sd(outcomes(results, name, column, method, compute), digits) for column in found.values()]
-        lines.append([title(method, compute), *cells])
+    lines = [[title(*row), *cells] for row, cells in outcome_rows(results, name, rows()).items()]
     certain = results[f"comparison_{name}_certain"]
-    for method in ("FedAvg, active", "SCAFFOLD"):
+    for method in REFERENCES:
         values = [
             certain.cells["p = 1", method, "active", seed].rows[SETTINGS[name].metric][-1]
             for seed in certain.experiment.seeds
@@ -169,12 +200,24 @@ def outcome_table(results: Results, name: str) -> str:
     return markdown(["method", *found], lines)
 
 
+def outcome_rows(results: Results, name: str, wanted: Collection[tuple[str, str]]) -> dict[tuple[str, str], list[str]]:
+    """(method, who computes) -> its cells."""
+    found, digits = columns(results, name), SETTINGS[name].digits
+    return {
+        row: [_mean_sd(outcomes(results, name, column, *row), digits) for column in found.values()] for row in wanted
+    }
+
+
+RIVALS = ("FedAvg, active", "FedAU", "MIFA", "SCAFFOLD, on server")
+"""The strongest rivals of the mixing family."""
+
+
 def paired_table(results: Results, name: str) -> str:
     """On how many of the seeds a method of the mixing family beats each of its strongest rivals."""
     found = columns(results, name)
     lines = []
     for method, compute in [(label, "all") for label in MIXING] + [("corrected, full", "active")]:
-        for rival in ("FedAvg, active", "FedAU", "MIFA", "SCAFFOLD, on server"):
+        for rival in RIVALS:
             wins = []
             for column in found.values():
                 ours = outcomes(results, name, column, method, compute)
@@ -185,30 +228,40 @@ def paired_table(results: Results, name: str) -> str:
     return markdown(["", *found], lines)
 
 
-def cost_table(results: Results) -> str:
-    """What every method costs per round on Synthetic with .1/.9 links, and what it must know."""
+def active_rounds(experiment: Experiment) -> float:
+    """Pairs of round and active client in a run, mean over the seeds: the links are drawn, nothing is trained."""
+    totals = []
+    for seed in experiment.seeds:
+        with jax.threefry_partitionable(True):
+            problem = experiment.problem.build(experiment.context(seed))
+            process = experiment.links[0].build(experiment.context(seed, problem))
+            shape = experiment.rounds, problem.num_clients
+            totals.append(sum(int(block.sum()) for block in draw_links(process, seed, *shape, experiment.rounds)))
+    return float(np.mean(totals))
+
+
+def cost_table() -> str:
+    """What every method costs per round on Synthetic with .1/.9 links, and what it must know.
+
+    Sent and received are one message of every active client; local steps are counted where they are used.
+    """
+    setting = SETTINGS["synthetic"]
+    experiment = Experiment.from_table({**setting.table, "links": regimes(setting)[1:2], "algorithms": METHODS})
+    context = experiment.context(experiment.seeds[0])
+    problem = experiment.problem.build(context)
+    active = active_rounds(experiment) / experiment.rounds
     lines = []
     for method, compute in rows():
-        result = results["comparison_synthetic" + ("_active" if compute == "active" else "")]
-        seed, rounds = result.experiment.seeds[0], result.experiment.rounds
-        final = {
-            name: np.mean([result.cells[".1 / .9", method, compute, s].rows[name][-1] for s in result.experiment.seeds])
-            for name in ("gradient_steps", "bytes_up", "bytes_down")
-        }
-        (component,) = (c for c in result.experiment.algorithms if c.label == method)
-        cost = component.build(result.experiment.context(seed)).cost
-        server = f"{cost.server} + m" if cost.server_per_client == 1 else str(cost.server)
-        lines.append(
-            [
-                title(method, compute),
-                f"{final['gradient_steps'] / rounds:.0f}",
-                f"{final['bytes_up'] / rounds / 1e3:.0f}",
-                f"{final['bytes_down'] / rounds / 1e3:.0f}",
-                server,
-                str(cost.client),
-                cost.needs or "-",
-            ]
+        (component,) = (c for c in experiment.algorithms if c.label == method)
+        cost = component.build(context).cost
+        computing = problem.num_clients if cost.uses_all and compute == "all" else active
+        up, down = (
+            active * context.dtype.itemsize * (models * problem.init.size + scalars) / 1e3
+            for models, scalars in zip((cost.up, cost.down), cost.scalars, strict=True)
         )
+        server = f"{cost.server} + m" if cost.server_per_client == 1 else str(cost.server)
+        numbers = [f"{computing * experiment.local_steps:.0f}", f"{up:.0f}", f"{down:.0f}"]
+        lines.append([title(method, compute), *numbers, server, str(cost.client), cost.needs or "-"])
     header = ["method", "gradient steps a round", "kB up", "kB down", "models on the server", "on a client", "needs"]
     return markdown(header, lines)
 
@@ -234,26 +287,22 @@ def smallest_loss(experiment: Experiment, seed: int) -> float:
         return float(done.fun)
 
 
-def draw(results: Results, path: Path) -> None:
-    """Methods by regimes as a picture: the darker, the farther from the best of the column."""
+def draw(tables: dict[str, str], path: Path) -> None:
+    """The means of the two tables of outcomes as a picture: the darker, the farther from the best of the column."""
     panels = {"quadratic": "curved quadratics: distance to the minimiser", "synthetic": "Synthetic(1,1): train loss"}
     figure = Figure(figsize=(15, 7.2), layout="constrained")
     for ax, (name, heading) in zip(figure.subplots(1, 2), panels.items(), strict=True):
-        found = columns(results, name)
-        means = np.array(
-            [
-                [outcomes(results, name, column, method, compute).mean() for column in found.values()]
-                for method, compute in rows()
-            ]
-        )
+        head, _, *lines = (line.strip("| ").split(" | ") for line in tables[f"comparison_{name}"].splitlines())
+        lines = [line for line in lines if not line[0].startswith("*")]
+        means = np.array([[float(cell.partition(" ")[0]) for cell in line[1:]] for line in lines])
         shade = np.log10(np.clip(means, ROUNDING, 100)) if name == "quadratic" else np.minimum(means, 1)
         ax.imshow(shade, cmap="Blues", aspect="auto", alpha=0.75)
         for (i, j), value in np.ndenumerate(means):
             dark = shade[i, j] > 0.55 * np.nanmax(shade) + 0.45 * np.nanmin(shade)
             text = f"{value:.3f}" if name == "synthetic" else _distance(value)
             ax.text(j, i, text, ha="center", va="center", fontsize=7.5, color="white" if dark else "black")
-        ax.set_xticks(range(len(found)), [heading.replace(", ", ",\n") for heading in found], fontsize=8)
-        ax.set_yticks(range(len(rows())), [title(*row).replace("`", "") for row in rows()], fontsize=8)
+        ax.set_xticks(range(len(head) - 1), [heading.replace(", ", ",\n") for heading in head[1:]], fontsize=8)
+        ax.set_yticks(range(len(lines)), [line[0].replace("`", "") for line in lines], fontsize=8)
         ax.tick_params(length=0)
         ax.spines[:].set_visible(False)
         ax.set_title(heading, fontsize=10)
@@ -278,5 +327,10 @@ def _distance(value: float) -> str:
 
 def markdown(header: list[str], rows: list[list[str]]) -> str:
     """A Markdown table; every column but the first is right-aligned."""
-    lines = ["| " + " | ".join(header) + " |", "|---" + "|---:" * (len(header) - 1) + "|"]
-    return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows])
+    lines = [markdown_row(header), "|---" + "|---:" * (len(header) - 1) + "|"]
+    return "\n".join(lines + [markdown_row(row) for row in rows])
+
+
+def markdown_row(cells: list[str]) -> str:
+    """A line of a Markdown table."""
+    return "| " + " | ".join(cells) + " |"

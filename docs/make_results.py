@@ -1,12 +1,15 @@
 """Regenerates docs/results.md and docs/figures/: runs the experiments (or goes on with them) and fills in the numbers.
 
-Usage: python docs/make_results.py [--runs runs/results]. An interrupted call goes on where it stopped.
+Usage: python docs/make_results.py [--runs runs/results] [--rows METHOD ...]. An interrupted call goes on where it
+stopped. --rows renews these methods in the tables of outcomes of section 5, and all costs, and takes everything else
+from the page as it stands: for a new method, or one whose code changed.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import re
 import shutil
 import string
 import time
@@ -66,10 +69,10 @@ def experiments(runs: Path) -> dict[str, Experiment]:
     }
 
 
-def run_all(runs: Path) -> dict[str, Run]:
+def run_all(runs: Path, chosen: dict[str, Experiment]) -> dict[str, Run]:
     """Run or go on with every experiment."""
     results = {}
-    for name, experiment in experiments(runs).items():
+    for name, experiment in chosen.items():
         began = time.perf_counter()
         results[name] = fedpbc.run(experiment, runs / name, resume=True)
         print(f"{name}: {len(experiment.cells())} runs, {time.perf_counter() - began:.0f} s", flush=True)
@@ -209,13 +212,8 @@ def when_table(result: Run) -> str:
     return markdown(["T", *(f"loss: {n}" for n in names), *(f"accuracy: {n}" for n in names)], rows)
 
 
-def main() -> None:
-    """Run, fill in the template, copy the figures."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--runs", type=Path, default=Path("runs/results"), help="where the runs are kept")
-    runs = parser.parse_args().runs
-    jax.config.update("jax_num_cpu_devices", os.cpu_count() or 1)
-    results = run_all(runs)
+def all_tables(results: dict[str, Run]) -> dict[str, str]:
+    """Every table of the page by its name in the template."""
     zipf = [
         ("eta = .005", results["zipf"]),
         ("eta = .0005", results["zipf_slow"]),
@@ -236,7 +234,7 @@ def main() -> None:
         ("a fresh minibatch each step", results["zipf_step"]),
         ("only active clients compute", results["zipf_active"]),
     ]
-    tables = {
+    return {
         "counterexample": counterexample_table(results["counterexample"]),
         "identity": identity_table(results),
         "cooldown": cooldown_table(results["cooldown"]),
@@ -251,14 +249,43 @@ def main() -> None:
         "label_active_paired": paired_table(active),
         "label_when": when_table(results["label"]),
         **comparison.tables(results),
-        "version": f"fedpbc {fedpbc.__version__}, JAX {jax.__version__}, NumPy {np.__version__}",
     }
+
+
+def standing_tables(page: str) -> dict[str, str]:
+    """The tables of a page that ``fill`` wrote, by their names."""
+    return {name: table.rstrip("\n") for name, table in re.findall(r"<!-- (\w+) -->\n\n((?:\|.*\n)+)", page)}
+
+
+def fill(tables: dict[str, str]) -> str:
+    """The template with its tables, each under a comment with its name, and the versions."""
+    version = f"fedpbc {fedpbc.__version__}, JAX {jax.__version__}, NumPy {np.__version__}"
+    named = {name: f"<!-- {name} -->\n\n{table}" for name, table in tables.items()}
     template = string.Template((DOCS / "results.template.md").read_text(encoding="utf-8"))
-    (DOCS / "results.md").write_text(template.substitute(tables), encoding="utf-8")
+    return template.substitute({**named, "version": version})
+
+
+def main() -> None:
+    """Run, fill in the template, copy the figures."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs", type=Path, default=Path("runs/results"), help="where the runs are kept")
+    parser.add_argument("--rows", nargs="+", metavar="METHOD", help="renew only these rows of section 5")
+    arguments = parser.parse_args()
+    runs, labels = arguments.runs, [method["label"] for method in comparison.METHODS]
+    if unknown := [label for label in arguments.rows or () if label not in labels]:
+        parser.error(f"--rows: {unknown[0]!r} is not one of {', '.join(map(repr, labels))}")
+    jax.config.update("jax_num_cpu_devices", os.cpu_count() or 1)
     (DOCS / "figures").mkdir(exist_ok=True)
-    for name in ("counterexample", "zipf", "label"):
-        shutil.copyfile(runs / name / "figure.png", DOCS / "figures" / f"{name}.png")
-    comparison.draw(results, DOCS / "figures" / "comparison.png")
+    if arguments.rows:
+        results = run_all(runs, comparison.experiments(arguments.rows))
+        tables = standing_tables((DOCS / "results.md").read_text(encoding="utf-8"))
+        tables |= comparison.renewed(results, arguments.rows, tables)
+    else:
+        tables = all_tables(run_all(runs, experiments(runs)))
+        for name in ("counterexample", "zipf", "label"):
+            shutil.copyfile(runs / name / "figure.png", DOCS / "figures" / f"{name}.png")
+    (DOCS / "results.md").write_text(fill(tables), encoding="utf-8")
+    comparison.draw(tables, DOCS / "figures" / "comparison.png")
     print(f"{DOCS / 'results.md'}: written")
 
 

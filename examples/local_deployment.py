@@ -8,10 +8,10 @@ killed, paused and started again, and each SuperNode's link can be cut at any mo
         deployment.start_superlink()
         for node in range(2):
             deployment.start_supernode(node)
-        deployment.wait_until_connected(timeout=60)
+        deployment.wait_until_connected()
         run_id = deployment.submit(Path("app"), {"rounds": 3})
         deployment.proxy(1).cut()
-        print(deployment.wait(run_id, timeout=300))
+        print(deployment.wait(run_id))
 
 Linux is assumed: processes are found through ``/proc``. Needs ``flwr`` (its scripts beside ``sys.executable``) and
 ``cryptography``, on which ``flwr`` depends. Nothing here listens on, or connects to, anything but 127.0.0.1.
@@ -43,6 +43,8 @@ DEPLOYMENT_VARIABLE = "LOCAL_DEPLOYMENT_TOKEN"
 ROLE_VARIABLE = "LOCAL_DEPLOYMENT_ROLE"
 CONNECTION = "local"
 FINISHED = "finished"
+PATIENCE = 1200.0
+"""Seconds after which what we wait for will not come: something is broken, and not only slow."""
 
 
 # --- Processes ------------------------------------------------------------------------------------------------------
@@ -87,7 +89,7 @@ def _signal_all(pids: Iterable[int], number: signal.Signals) -> None:
 def kill_marked(token: str, role: str | None = None, command: str = "") -> list[int]:
     """SIGKILL the marked processes until none is left (one may fork while we look), and return those killed."""
     killed: list[int] = []
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + PATIENCE
     while pids := marked_processes(token, role, command):
         if time.monotonic() > deadline:
             raise TimeoutError(f"processes {pids} survive SIGKILL")
@@ -136,9 +138,10 @@ class ManagedProcess:
         """SIGKILL the process with all its descendants, keep it dead, and return the processes killed."""
         self._unwanted.set()
         killed = kill_marked(self._token, self.role)
-        if self._supervisor is not None:
-            self._supervisor.join(timeout=20)
-        return killed + kill_marked(self._token, self.role)
+        while self.wanted:  # the supervisor may have been about to launch it
+            time.sleep(0.02)
+            killed += kill_marked(self._token, self.role)
+        return killed
 
     def pause(self) -> None:
         """SIGSTOP the process with all its descendants."""
@@ -303,7 +306,7 @@ class LinkProxy:
 
     def _connect(self, client: socket.socket) -> None:
         try:
-            server = socket.create_connection((LOOPBACK, self._target_port), timeout=5)
+            server = socket.create_connection((LOOPBACK, self._target_port), timeout=PATIENCE)
         except OSError:
             _reset(client)
             return
@@ -468,11 +471,11 @@ class LocalDeployment:
         finally:
             if self._guard.stdin is not None:
                 self._guard.stdin.close()
-            self._guard.wait(timeout=30)
+            self._guard.wait(timeout=PATIENCE)
 
     # Faults
 
-    def start_superlink(self, timeout: float = 60) -> None:
+    def start_superlink(self, timeout: float = PATIENCE) -> None:
         """Start the SuperLink, wait until it answers, and register the SuperNodes it does not know."""
         self._superlink.start()
         self._wait_for(self._superlink_answers, timeout, "the SuperLink does not answer")
@@ -528,7 +531,7 @@ class LocalDeployment:
         runs = self.flwr("list", CONNECTION, "--run-id", str(run_id))["runs"]
         return str(runs[0]["status"])
 
-    def wait(self, run_id: int, timeout: float) -> str:
+    def wait(self, run_id: int, timeout: float = PATIENCE) -> str:
         """Wait until a run is finished, and return its status."""
         deadline = time.monotonic() + timeout
         while not (status := self.status(run_id)).startswith(FINISHED):
@@ -541,7 +544,7 @@ class LocalDeployment:
         """Return what the run's ServerApp has logged."""
         return self._flwr_output("log", str(run_id), CONNECTION, "--show")
 
-    def flwr(self, *arguments: str, timeout: float = 90) -> dict[str, Any]:
+    def flwr(self, *arguments: str, timeout: float = PATIENCE) -> dict[str, Any]:
         """Run the ``flwr`` command and return its JSON answer."""
         answer = json.loads(self._flwr_output(*arguments, "--format", "json", timeout=timeout))
         if not answer.get("success"):
@@ -562,7 +565,7 @@ class LocalDeployment:
         process = self._nodes[index].process
         return process.alive and re.search(r"SuperNode ID: \d+", process.output(since_start=True)) is not None
 
-    def wait_until_connected(self, nodes: Iterable[int] | None = None, timeout: float = 120) -> None:
+    def wait_until_connected(self, nodes: Iterable[int] | None = None, timeout: float = PATIENCE) -> None:
         """Wait until SuperNodes (all, unless told) have been accepted by the SuperLink."""
         wanted = range(len(self._nodes)) if nodes is None else list(nodes)
         self._wait_for(lambda: all(map(self.connected, wanted)), timeout, f"SuperNodes {list(wanted)} do not connect")
@@ -648,7 +651,7 @@ class LocalDeployment:
 
     # Helpers
 
-    def _flwr_output(self, *arguments: str, timeout: float = 90) -> str:
+    def _flwr_output(self, *arguments: str, timeout: float = PATIENCE) -> str:
         command = [_script("flwr"), *arguments]
         done = subprocess.run(
             command, env=self._environment("cli"), capture_output=True, text=True, timeout=timeout, check=False
@@ -658,7 +661,7 @@ class LocalDeployment:
         return done.stdout
 
     def _superlink_answers(self) -> bool:
-        with suppress(OSError), socket.create_connection((LOOPBACK, self.port), timeout=1):
+        with suppress(OSError), socket.create_connection((LOOPBACK, self.port), timeout=10):
             return True
         if not self._superlink.wanted:
             raise RuntimeError(f"the SuperLink exited:\n{self._superlink.output(since_start=True)}")

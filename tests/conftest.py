@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Any
 
 import jax
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from fedpbc import cli
 
-settings.register_profile("no deadline", deadline=None)  # the first example of a test compiles
-settings.load_profile("no deadline")
+# The first example of a test compiles, and a busy machine is no fault.
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")
+# XLA complains of devices that wait for each other for long, and aborts after 40 seconds; eight share the cores here.
+STUCK = " ".join(f"--xla_cpu_collective_call_{what}_timeout_seconds=3600" for what in ("warn_stuck", "terminate"))
+os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {STUCK}"
 jax.config.update("jax_num_cpu_devices", 8)
 
 
@@ -49,7 +54,7 @@ def write_toml(tmp_path: Path) -> Any:
 def fedpbc(monkeypatch, capsys, tmp_path) -> Any:
     """Call the command line in this process: (status, stdout, stderr)."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(cli, "_set_host_devices", lambda devices: None)
+    monkeypatch.setattr("fedpbc.simulation.use_every_core", lambda devices: None)
 
     def call(*arguments: str) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["fedpbc", *arguments])

@@ -222,7 +222,7 @@ class Weighting(Broadcast):
         """The rule's state after round t."""
 
     def aggregate(self, r: Round, server: np.ndarray, delta: list, memory: dict) -> np.ndarray:
-        """Weights first, with the state from before this round; then the rule's update."""
+        """Weights, the step, then what the rule learns from the round afterwards."""
         weights = self.weights(r, memory)
         if r.active and r.training:
             u = np.zeros_like(server)
@@ -292,10 +292,10 @@ class FedAU(Weighting):
 
 
 class F3AST(Weighting):
-    """F3AST: S = up to K clients of A with the smallest r_i; w_i = 1/(m r_i) for i in S, else 0.
+    """F3AST: S = up to K clients of A with the smallest r_i. First r <- (1-beta) r + beta 1_S, for all clients and in
+    every round; then w_i = 1/(m r_i) for i in S with the new r, else 0.
 
-    Ties: the smaller (i - t) mod m. r_i starts at min(1, K/m). After every round, for all clients:
-    r <- (1-beta) r + beta 1_S.
+    Ties: the smaller (i - t) mod m. r_i starts at min(1, K/m).
     """
 
     def __init__(self, slots: int = 10, beta: float = 0.01, optimiser: Sgd | None = None):
@@ -307,17 +307,14 @@ class F3AST(Weighting):
         return {"r": [min(1.0, self.slots / m)] * m, "chosen": []}
 
     def weights(self, r: Round, memory: dict) -> dict[int, float]:
-        """1/(m r_i) for the chosen."""
+        """The choice by the old r, the new r, and 1/(m r_i) for the chosen."""
         rates = memory["r"]
         ranked = sorted(r.active, key=lambda i: (rates[i], (i - r.t) % r.m))
         memory["chosen"] = sorted(ranked[: self.slots])
-        return {i: 1 / (r.m * rates[i]) for i in memory["chosen"]}
-
-    def update_rule(self, r: Round, memory: dict) -> None:
-        """r <- (1-beta) r + beta 1_S."""
         for i in range(r.m):
             selected = 1.0 if i in memory["chosen"] else 0.0
-            memory["r"][i] = (1 - self.beta) * memory["r"][i] + self.beta * selected
+            rates[i] = (1 - self.beta) * rates[i] + self.beta * selected
+        return {i: 1 / (r.m * rates[i]) for i in memory["chosen"]}
 
 
 class FedProx(FedAvg):
@@ -414,6 +411,80 @@ class FedVARP(Broadcast):
         return server
 
 
+class Differences(Broadcast):
+    """Client i keeps h_i (0), what of it was last counted, and sends u_i - h_i; the server keeps hbar (0) alone.
+
+    i in A: hbar += (u_i - h_i)/m, h_i <- u_i; so hbar = (1/m) sum of h_i. Epochs: server's E and clients' e_i start
+    at 0. Lost: h_i = 0, e_i = -1. Every i that the broadcast reaches with 0 <= e_i != E: h_i = 0, e_i = E. Only those
+    of A with e_i = E count. If some i of A has e_i = -1: after the round's step E += 1 (once) and hbar = 0, and all of
+    A have h_i = 0 and e_i = the new E. Who is in A with an older epoch and was not reached learns E: h_i = 0, e_i = E.
+    """
+
+    def memory(self, m: int, x0: np.ndarray) -> dict:
+        """h_i, e_i, E and hbar; who was heard in this epoch."""
+        return {"h": [np.zeros_like(x0)] * m, "epoch": [0] * m, "E": 0, "hbar": np.zeros_like(x0), "heard": set()}
+
+    def lose(self, i: int, t: int, x0: np.ndarray, memory: dict) -> None:
+        """h_i is gone."""
+        memory["h"][i], memory["epoch"][i] = np.zeros_like(x0), -1
+
+    def exchange(self, r: Round, latest: dict[int, np.ndarray], memory: dict) -> tuple[dict, np.ndarray, set]:
+        """(u_i - h_i of those who count, hbar and who was heard with this round in the old epoch)."""
+        h, epoch = memory["h"], memory["epoch"]
+        zero = np.zeros_like(memory["hbar"])
+        for i in r.reached:
+            if epoch[i] != -1 and epoch[i] != memory["E"]:
+                h[i], epoch[i] = zero, memory["E"]
+        counted = {i: latest[i] - h[i] for i in r.active if epoch[i] == memory["E"]}
+        hbar = memory["hbar"]
+        for change in counted.values():
+            hbar = hbar + change / r.m
+        heard = memory["heard"] | set(counted)
+        if any(epoch[i] == -1 for i in r.active):
+            memory["E"] += 1
+            memory["hbar"], memory["heard"] = zero, set()
+            for i in r.active:
+                h[i] = zero
+        else:
+            memory["hbar"], memory["heard"] = hbar, heard
+            for i in r.active:
+                h[i] = latest[i] if i in counted else zero
+        for i in r.active:
+            epoch[i] = memory["E"]
+        return counted, hbar, heard
+
+
+class MIFADifferences(Differences):
+    """MIFA with u_i = -Delta_i/eta_t: x+ = x - eta_t hbar, hbar with this round's differences, before a new epoch."""
+
+    def __init__(self, wait: bool = False):
+        self.wait = wait
+
+    def aggregate(self, r: Round, server: np.ndarray, delta: list, memory: dict) -> np.ndarray:
+        """The exchange, then the step."""
+        if not r.training:
+            return server
+        _, hbar, heard = self.exchange(r, {i: -delta[i] / r.eta for i in r.active}, memory)
+        return server if self.wait and len(heard) < r.m else server - r.eta * hbar
+
+
+class FedVARPDifferences(Differences):
+    """FedVARP with u_i = Delta_i: x+ = x + eta_g (hbar + mean of the differences that count), hbar of before."""
+
+    def __init__(self, eta_g: float = 1.0):
+        self.eta_g = eta_g
+
+    def aggregate(self, r: Round, server: np.ndarray, delta: list, memory: dict) -> np.ndarray:
+        """The step with the old mean; nobody who counts: the server stays."""
+        if not r.training:
+            return server
+        before = memory["hbar"]
+        counted, _, _ = self.exchange(r, {i: delta[i] for i in r.active}, memory)
+        if not counted:
+            return server
+        return server + self.eta_g * (before + sum(counted.values()) / len(counted))
+
+
 class Scaffold(Broadcast):
     """SCAFFOLD, option II: local x -= eta (g - c_i + c); c_i+ = c_i - c - Delta_i/(s eta);
     x+ = x + eta_g/|A| sum_A Delta_i; c+ = c + 1/m sum_A (c_i+ - c_i).
@@ -423,19 +494,32 @@ class Scaffold(Broadcast):
     server does not know (c stays); held_by_server: it is kept by the server and sent along, a loss takes x_i only.
 
     around: plain training from x^t - eta (s-1)/2 (c - c_i), afterwards minus eta (s+1)/2 (c - c_i).
+
+    epochs: E and e_i start at 0. Lost: e_i = -1. Before the steps every reached i with 0 <= e_i != E: c_i = 0, e_i = E.
+    If some i in A that was reached has e_i = -1: c = 0, E += 1 (once), and those of A that were reached have c_i = 0
+    and e_i = the new E instead of what the round gives.
     """
 
-    def __init__(self, eta_g: float = 1.0, held_by_server: bool = False, around: bool = False):
-        self.eta_g, self.held_by_server, self.around = eta_g, held_by_server, around
+    def __init__(self, eta_g: float = 1.0, held_by_server: bool = False, around: bool = False, epochs: bool = False):
+        self.eta_g, self.held_by_server, self.around, self.epochs = eta_g, held_by_server, around, epochs
 
     def memory(self, m: int, x0: np.ndarray) -> dict:
-        """c and the c_i, all 0."""
-        return {"c": np.zeros_like(x0), "c_i": [np.zeros_like(x0) for _ in range(m)]}
+        """c and the c_i, all 0; the epochs."""
+        return {"c": np.zeros_like(x0), "c_i": [np.zeros_like(x0) for _ in range(m)], "epoch": [0] * m, "E": 0}
 
     def lose(self, i: int, t: int, x0: np.ndarray, memory: dict) -> None:
         """c_i := 0 if the client keeps it."""
         if not self.held_by_server:
             memory["c_i"][i] = np.zeros_like(x0)
+            if self.epochs:
+                memory["epoch"][i] = -1
+
+    def round(self, r: Round, server: np.ndarray, clients: list, memory: dict) -> tuple[np.ndarray, list]:
+        """Who is reached learns of the epoch before its steps."""
+        for i in r.reached:
+            if memory["epoch"][i] not in (-1, memory["E"]):
+                memory["c_i"][i], memory["epoch"][i] = np.zeros_like(server), memory["E"]
+        return super().round(r, server, clients, memory)
 
     def step(self, r: Round, i: int, k: int, x: np.ndarray, start: np.ndarray, memory: dict) -> np.ndarray:
         """One step, shifted by c - c_i where the server reached i."""
@@ -461,6 +545,11 @@ class Scaffold(Broadcast):
                 change = change + (new - memory["c_i"][i])
                 memory["c_i"][i] = new
         memory["c"] = c + change / r.m
+        heard = [i for i in r.active if i in r.reached]
+        if any(memory["epoch"][i] == -1 for i in heard):
+            memory["c"], memory["E"] = np.zeros_like(server), memory["E"] + 1
+            for i in heard:
+                memory["c_i"][i], memory["epoch"][i] = np.zeros_like(server), memory["E"]
         return server + self.eta_g / len(r.active) * total
 
 

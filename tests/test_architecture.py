@@ -17,19 +17,31 @@ import fedpbc
 SOURCE = Path(fedpbc.__file__).parent
 MODULES = sorted(name for _, name, _ in pkgutil.walk_packages([str(SOURCE)], "fedpbc."))
 LAYERS = [
-    {"errors", "types"},
-    {"aggregation", "schema", "files", "theory", "plainpickle"},
-    {"algorithms", "links", "problems", "schedules", "local"},
-    {"engine", "experiment", "flower"},
-    {"results", "draws"},
-    {"report"},
-    {"audit"},
-    {"runner"},
+    {"errors", "core.types", "core.outside"},
+    {"core.aggregation", "core.measures", "core.schema", "core.flat", "io", "theory"},
+    {"core.registry", "core.schedules", "core.local"},
+    {"data", "models", "algorithms", "links"},
+    {"problems", "core.engine"},
+    {"experiment", "flower"},
+    {"runs"},
+    {"plots", "testing"},
+    {"audit", "simulation"},
     {"cli"},
     {"__main__"},
 ]
-"""A module imports from its own layer's package or from layers above it in this list."""
-DRAWS_LATE = {("runner", "report"), ("cli", "report")}
+"""A module imports from its own part, or from parts in layers above its own in this list."""
+ON_FIRST_USE = {
+    ("core.schema", "core.registry"),  # names of installed packages are looked up when a name is unknown
+    ("core.registry", "models"),
+    ("runs", "plots"),  # a run that is never drawn needs no matplotlib
+}
+"""Imports inside a function, against the order."""
+
+
+def part_of(module: str) -> str:
+    """``fedpbc.core.types`` -> ``core.types``; other packages are one part each."""
+    parts = module.split(".")[1:]
+    return ".".join(parts[:2]) if parts[0] == "core" else parts[0]
 
 
 def imports_of(module: str) -> set[str]:
@@ -38,7 +50,8 @@ def imports_of(module: str) -> set[str]:
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("fedpbc."):
-            found.add(node.module.split(".")[1])
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+            found |= {part_of(name if name in MODULES else node.module) for name in names}
     return found
 
 
@@ -46,15 +59,15 @@ def layer(part: str) -> int:
     return next(i for i, parts in enumerate(LAYERS) if part in parts)
 
 
-@pytest.mark.parametrize("module", MODULES)
+@pytest.mark.parametrize("module", [module for module in MODULES if module != "fedpbc.core"])
 def test_imports_go_one_way(module):
-    part = module.split(".")[1]
+    part = part_of(module)
     for other in imports_of(module) - {part}:
-        assert layer(other) < layer(part), f"{module} must not import fedpbc.{other}"
+        assert layer(other) < layer(part) or (part, other) in ON_FIRST_USE, f"{module} must not import fedpbc.{other}"
 
 
 def test_every_part_has_a_layer():
-    assert {module.split(".")[1] for module in MODULES} - {"experiments"} == set.union(*LAYERS)
+    assert {part_of(module) for module in MODULES if module != "fedpbc.core"} == set.union(*LAYERS)
 
 
 @pytest.mark.parametrize(
@@ -64,7 +77,7 @@ def test_every_part_has_a_layer():
 def test_an_edge_device_needs_no_jax(modules):
     heavy = "('jax', 'matplotlib', 'scipy', 'torch', 'ray', 'pandas')"
     code = f"import {modules}, sys; assert not [m for m in sys.modules if m.split('.')[0] in {heavy}]"
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=600)
 
 
 @pytest.mark.parametrize("module", MODULES)

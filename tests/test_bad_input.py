@@ -265,7 +265,7 @@ def command(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
         capture_output=True,
         text=True,
         cwd=cwd,
-        timeout=120,
+        timeout=600,
         check=False,
     )
 

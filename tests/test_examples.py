@@ -24,6 +24,7 @@ import oracle
 import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MessageType, RecordDict
 from flwr.clientapp import ClientApp
+from waiting import PATIENCE, wait_until
 
 from fedpbc.flower import InProcessGrid
 from fedpbc.flower.protocol import TRAIN, Order
@@ -72,7 +73,7 @@ def run_in_process(monkeypatch, app: str, directory: Path, **overrides: Any) -> 
     monkeypatch.delitem(sys.modules, f"{app}.client_app", raising=False)  # its drop_by_trace keeps the trace it read
     server, client = (load(monkeypatch, app, module).app for module in ("server_app", "client_app"))
     changed = {key.replace("_", "-"): value for key, value in overrides.items()}
-    config = run_config(app) | {"directory": str(directory)} | changed
+    config = run_config(app) | {"directory": str(directory), "round-deadline": PATIENCE} | changed
     assert config.keys() == run_config(app).keys()
     grid = grid_of(client, range(config["num-clients"]), config)
     server(grid, Context(1, 1, {}, RecordDict(), config))
@@ -126,15 +127,15 @@ def require_torch() -> None:
 
 
 def wait_for(url: str, process: subprocess.Popen) -> None:
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline:
+    def answers() -> bool:
         assert process.poll() is None, "the SuperLink ended"
         try:
-            urllib.request.urlopen(url, timeout=1).close()
-            return
+            urllib.request.urlopen(url, timeout=60).close()
         except OSError:
-            time.sleep(0.2)
-    pytest.fail(f"no answer from {url}")
+            return False
+        return True
+
+    wait_until(answers, f"no answer from {url}")
 
 
 def processes_with(text: str) -> set[int]:
@@ -168,11 +169,12 @@ def flwr_run(tmp_path: Path) -> Iterator[Any]:
         process = subprocess.Popen([*superlink, "--port", port], env=environment, stdout=log, stderr=log)
 
     def run(app: str, **overrides: Any) -> str:
-        config = run_config(app) | {key.replace("_", "-"): value for key, value in overrides.items()}
+        config = run_config(app) | {"round-deadline": PATIENCE}
+        config |= {key.replace("_", "-"): value for key, value in overrides.items()}
         changes = " ".join(f"{key}={json.dumps(value)}" for key, value in config.items())
         command = ["flwr", "run", str(EXAMPLES / app), "--stream", "--run-config", changes]
         command += ["--federation-config", f"num-supernodes={config['num-clients']}"]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
@@ -181,12 +183,12 @@ def flwr_run(tmp_path: Path) -> Iterator[Any]:
         yield run
     finally:
         process.send_signal(signal.SIGTERM)
-        process.wait(20)
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 300
         while (left := processes_with(environment["FLWR_HOME"])) and time.monotonic() < deadline:
             time.sleep(0.2)
         for pid in left:
             os.kill(pid, signal.SIGKILL)
+        process.wait()
         assert not left
 
 

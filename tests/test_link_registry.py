@@ -7,8 +7,8 @@ import json
 import jax
 import numpy as np
 import pytest
+from components import CLIENTS, LINK_SETTINGS, PHONES, TRACE
 from link_helpers import SIGMAS, context, run_links
-from test_conformance import CLIENTS, LINK_SETTINGS, PHONES, TRACE
 
 from fedpbc.core.engine import draw_links, has_downlink
 from fedpbc.core.schema import bind_component

@@ -156,8 +156,9 @@ def test_trace_csv_may_be_shuffled_and_start_anywhere(tmp_path, recorded, first)
 
 def test_trace_csv_takes_columns_in_any_order_and_booleans(tmp_path):
     path = tmp_path / "trace.csv"
-    path.write_text("client,active,round\n0,true,0\n1,False,0\n")
-    np.testing.assert_array_equal(read_trace("path", path), [[True, False]])
+    for yes, no in (("true", "False"), ("YES", "no"), ("1.0", "0.0"), ("1", "0")):
+        path.write_text(f"client,active,round\n0,{yes},0\n1,{no},0\n")
+        np.testing.assert_array_equal(read_trace("path", path), [[True, False]])
 
 
 @pytest.mark.parametrize(
@@ -166,6 +167,9 @@ def test_trace_csv_takes_columns_in_any_order_and_booleans(tmp_path):
         ("round,client,active\n0,0,1\n0,1,1\n1,0,1\n", "round 1 has no row for client 1"),
         ("round,client,active\n0,0,1\n0,1,1\n2,0,1\n2,1,0\n", "round 1 is missing"),
         ("round,client,active\n0,0,1\n0,2,1\n", "client 1 is missing"),
+        ("round,client,active\n1772323200,0,1\n1772323500,0,1\n", "round 1772323201 is missing.*are these times"),
+        ("round,client,status\n0,0,ok\n0,1,lost\n", "the first line must be: round,client,active"),
+        ("round,client,active,status\n0,0,1,ok\n0,1,0,lost\n", "the first line must be: round,client,active"),
         ("round,client,active\n0,0,1\n0,0,1\n", "round 0, client 0 stands there twice"),
         ("round,client,active\n0,0,1\n0,1,0\n0,1,0\n1,0,1\n1,1,1\n", "round 0, client 1 stands there twice"),
         ("round,client,active\n0,0,2\n", "line 2 must be two integers and 0 or 1"),

@@ -5,11 +5,11 @@ import socket
 import subprocess
 import sys
 import threading
-import time
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
+from waiting import wait_until
 
 MODULE = Path(__file__).parent.parent / "examples" / "local_deployment.py"
 
@@ -26,7 +26,8 @@ serverapp = "echo:server"
 clientapp = "echo:client"
 
 [tool.flwr.app.config]
-ttl = 60.0
+lost = ""
+hold = ""
 out = ""
 """
 
@@ -50,16 +51,23 @@ def train(message, context):
 
 @server.main()
 def main(grid, context):
-    content = RecordDict({"question": ConfigRecord({"x": 1})})
-    ttl = context.run_config["ttl"]
-    waiting = set(grid.push_messages([Message(content, n, MessageType.TRAIN, ttl=ttl) for n in grid.get_node_ids()]))
-    lines = []
+    config, content = context.run_config, RecordDict({"question": ConfigRecord({"x": 1})})
+    while len(nodes := list(grid.get_node_ids())) < 2:
+        time.sleep(0.2)
+    if config["hold"]:
+        Path(config["hold"] + ".held").touch()
+        while Path(config["hold"]).exists():
+            time.sleep(0.1)
+    ttl = {n: 20.0 if str(n) == config["lost"] else 3600.0 for n in nodes}
+    sent = list(grid.push_messages([Message(content, n, MessageType.TRAIN, ttl=ttl[n]) for n in nodes]))
+    waiting = {message_id for message_id in sent if message_id}
+    lines = ["error"] * (len(sent) - len(waiting))
     while waiting:
         for reply in grid.pull_messages(waiting):
             waiting.discard(reply.metadata.reply_to_message_id)
-            lines.append(f"error {reply.error.code}" if reply.has_error() else f"{reply.content['answer']['node']}")
+            lines.append("error" if reply.has_error() else f"{reply.content['answer']['node']}")
         time.sleep(0.2)
-    Path(context.run_config["out"]).write_text(" ".join(sorted(lines)))
+    Path(config["out"]).write_text(" ".join(sorted(lines)))
 """
 
 
@@ -98,8 +106,20 @@ def echo_port():
     thread.start()
     yield listener.getsockname()[1]
     listener.shutdown(socket.SHUT_RD)
-    thread.join(timeout=5)
+    thread.join(timeout=60)
     listener.close()
+
+
+@contextmanager
+def held(hold):
+    """A file that holds a server up as long as we are in here, and a function that waits until the server says so."""
+
+    def wait_held():
+        wait_until(hold.with_name(f"{hold.name}.held").exists, "the server does not begin")
+
+    hold.touch()
+    yield hold, wait_held
+    hold.unlink()
 
 
 def ask(connection):
@@ -108,7 +128,7 @@ def ask(connection):
 
 
 def connect(port):
-    return closing(socket.create_connection(("127.0.0.1", port), timeout=0.5))
+    return closing(socket.create_connection(("127.0.0.1", port), timeout=300))
 
 
 def test_cut_link_resets_and_refuses_until_restored(local_deployment, echo_port):
@@ -132,6 +152,7 @@ def test_blackhole_hangs_and_its_connections_are_reset_on_restoring(local_deploy
     with closing(proxy), connect(proxy.port) as connection:
         assert ask(connection) == b"hello"
         proxy.cut("blackhole")
+        connection.settimeout(0.5)  # nothing comes, however long we wait
         with pytest.raises(TimeoutError):
             ask(connection)
         proxy.restore()
@@ -143,11 +164,14 @@ def test_blackhole_hangs_and_its_connections_are_reset_on_restoring(local_deploy
 
 def test_kill_reaches_a_grandchild_whose_parent_is_dead(local_deployment):
     environment = {local_deployment.DEPLOYMENT_VARIABLE: "test-token", local_deployment.ROLE_VARIABLE: "a"}
-    orphan = f"import subprocess; subprocess.Popen(['{sys.executable}', '-c', 'import time; time.sleep(100)'])"
-    subprocess.run([sys.executable, "-c", orphan], env=environment, check=True, timeout=30)
-    assert len(local_deployment.marked_processes("test-token", "a")) == 1
-    assert local_deployment.marked_processes("test-token", "b") == []
-    assert len(local_deployment.kill_marked("test-token")) == 1
+    orphan = f"import subprocess; subprocess.Popen(['{sys.executable}', '-c', 'import time; time.sleep(3600)'])"
+    try:
+        subprocess.run([sys.executable, "-c", orphan], env=environment, check=True, timeout=600)
+        assert len(local_deployment.marked_processes("test-token", "a")) == 1
+        assert local_deployment.marked_processes("test-token", "b") == []
+    finally:
+        killed = local_deployment.kill_marked("test-token")
+    assert len(killed) == 1
     assert local_deployment.marked_processes("test-token") == []
 
 
@@ -162,23 +186,24 @@ def test_deployment_survives_a_cut_link_and_a_dead_serverapp(local_deployment, t
         deployment.start_superlink()
         deployment.start_supernode(0)
         deployment.start_supernode(1)
-        deployment.wait_until_connected(timeout=60)
+        deployment.wait_until_connected()
 
-        assert deployment.wait(deployment.submit(app, {"out": str(out)}), 90) == "finished:completed"
+        assert deployment.wait(deployment.submit(app, {"out": str(out)})) == "finished:completed"
         assert out.read_text() == "0 1"
 
-        deployment.proxy(1).cut()
-        run_id = deployment.submit(app, {"out": str(out), "ttl": 20.0})
-        assert deployment.wait(run_id, 90) == "finished:completed"
-        assert out.read_text() == "0 error 3"
+        with held(tmp_path / "cut") as (hold, wait_held):  # the server knows its nodes by then
+            lost = str(deployment.node_id(1))
+            run_id = deployment.submit(app, {"out": str(out), "hold": str(hold), "lost": lost})
+            wait_held()
+            deployment.proxy(1).cut()
+        assert deployment.wait(run_id) == "finished:completed"
+        assert out.read_text() == "0 error"
         deployment.proxy(1).restore()
 
-        deployment.submit(app, {"out": str(out), "ttl": 100.0})
-        killed: list[int] = []
-        deadline = time.monotonic() + 30
-        while not killed and time.monotonic() < deadline:
-            killed = deployment.kill_serverapp()
-        assert killed
-        assert deployment.wait(deployment.submit(app, {"out": str(out)}), 90) == "finished:completed"
+        with held(tmp_path / "killed") as (hold, wait_held):
+            deployment.submit(app, {"out": str(out), "hold": str(hold)})
+            wait_held()
+            assert deployment.kill_serverapp()
+        assert deployment.wait(deployment.submit(app, {"out": str(out)})) == "finished:completed"
         assert out.read_text() == "0 1"
     assert deployment.processes() == []

@@ -51,9 +51,15 @@ CASES = {
     "mifa": Case({"name": "mifa"}, rivals.MIFA()),
     "mifa waiting": Case({"name": "mifa", "wait": True}, rivals.MIFA(True)),
     "fedvarp": Case({"name": "fedvarp", "server_learning_rate": 0.6}, rivals.FedVARP(0.6)),
+    "mifa on clients": Case({"name": "mifa", "memory": "client"}, rivals.MIFADifferences()),
+    "mifa on clients, waiting": Case({"name": "mifa", "memory": "client", "wait": True}, rivals.MIFADifferences(True)),
+    "fedvarp on clients": Case(
+        {"name": "fedvarp", "memory": "client", "server_learning_rate": 0.6}, rivals.FedVARPDifferences(0.6)
+    ),
     "scaffold": Case({"name": "scaffold", "server_learning_rate": 0.8}, rivals.Scaffold(0.8)),
     "scaffold by server": Case({"name": "scaffold", "controls": "server"}, rivals.Scaffold(held_by_server=True)),
     "scaffold around": Case({"name": "scaffold", "apply": "around"}, rivals.Scaffold(around=True)),
+    "scaffold with epochs": Case({"name": "scaffold", "epoch_reset": True}, rivals.Scaffold(epochs=True)),
     "fedawe": Case({"name": "fedawe", "server_learning_rate": 0.5}, rivals.FedAWE(0.5)),
     "fedawe clip": Case({"name": "fedawe", "clip": 3}, rivals.FedAWE(clip=3)),
     "fedpbc": Case({"name": "fedpbc"}, rivals.FedPBC()),
@@ -206,6 +212,21 @@ def test_on_a_model_with_minibatches(tmp_path: Any, case: str) -> None:
 # ------------------------------------------------- one mistake in the oracle must be visible, public mistakes above all
 
 
+class RatesOfBefore(rivals.F3AST):
+    """F3AST that weighs by r from before the round, as it was here once: a weight then has no bound."""
+
+    def weights(self, r: Any, memory: Any) -> dict[int, float]:
+        before = list(memory["r"])
+        return {i: 1 / (r.m * before[i]) for i in super().weights(r, memory)}
+
+
+class WithoutEpochs(rivals.MIFADifferences):
+    """MIFA by differences whose server is not told that a client lost its G_i."""
+
+    def lose(self, i: int, t: int, x0: Any, memory: Any) -> None:
+        memory["h"][i] = 0 * x0
+
+
 class OwnOutcome(rivals.FedAU):
     """FedAU whose weight of round t knows the outcome of round t."""
 
@@ -335,8 +356,13 @@ MUTANTS = [
     ("scaffold", ControlNotItsChange(0.8)),
     ("scaffold", rivals.Scaffold(0.8, held_by_server=True)),
     ("scaffold around", rivals.Scaffold()),
+    ("scaffold with epochs", rivals.Scaffold()),
     ("fedavg_known", LastClientsProbability()),
     ("f3ast", ByPosition(2, 0.2)),
+    ("f3ast", RatesOfBefore(2, 0.2)),
+    ("mifa on clients", WithoutEpochs()),
+    ("mifa on clients", rivals.MIFA()),
+    ("fedvarp on clients", rivals.FedVARP(0.6)),
     ("f3ast", rivals.F3AST(3, 0.2)),
     ("f3ast", rivals.F3AST(2, 0.1)),
     ("fedprox", rivals.FedProx(0.7)),

@@ -280,6 +280,9 @@ def test_losses() -> None:
         drift = float(np.abs(states[-1].extra["c"] - sum(states[-1].extra["c_i"]) / m).max())
         float(np.abs(states[-1].server - problem.solution).max())
         assert (drift < 1e-12) == held
+    states = simulate(Scaffold(epochs=True), problem.gradient, links, np.ones(d), **kw)
+    assert states[-1].extra["E"] >= 2
+    assert np.abs(states[-1].extra["c"] - sum(states[-1].extra["c_i"]) / m).max() < 1e-12
     # a lost client that is not reached starts from x0; FedAWE starts anew as if just heard
     st = simulate(FedAvg(), _ones, _links([{0, 1}, {0}], 2), np.zeros(1), steps=1, rate=lambda t: 1.0, lost={1: {1}})
     _expect("FedAvg, lost and unreached: x_1 = x0 + Delta", st[2].clients[1], [1.0])
@@ -302,10 +305,11 @@ def test_by_hand() -> None:
     )
     _expect("FedAU, empty, cool-down, w", states[-1].extra["w"], [1.5, 3])
 
-    # F3AST, K = 1, beta = 1/2, Delta_i = i + 1
+    # F3AST, K = 1, beta = 1/2, Delta_i = i + 1; the weights are 1/(3 r_i) with the r of after the choice:
+    # 1/(3 * 2/3) = 1/2, 1/(3 * 7/12) = 4/7, 1/2, none, 1/2; x = 1/2, 1/2 + 8/7 = 23/14, 30/14, 30/14, 37/14
     everyone = {0, 1, 2}
     sets = [everyone, everyone, {0, 1}, set(), {0}]
-    states = _trajectory("F3AST, x", F3AST(1, 0.5), _push, sets, 3, [1, 5, 6, 6, 7])
+    states = _trajectory("F3AST, x", F3AST(1, 0.5), _push, sets, 3, [1 / 2, 23 / 14, 30 / 14, 30 / 14, 37 / 14])
     wanted = [[1 / 3] * 3, [2 / 3, 1 / 6, 1 / 6], [1 / 3, 7 / 12, 1 / 12], [2 / 3, 7 / 24, 1 / 24]]
     wanted += [[1 / 3, 7 / 48, 1 / 48], [2 / 3, 7 / 96, 1 / 96]]
     _expect("F3AST, r", [st.extra["r"] for st in states], wanted)

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tomli_w
+from waiting import PATIENCE, wait_until
 
 import fedpbc
 from fedpbc.errors import ConfigError
@@ -208,6 +209,10 @@ def test_the_environment_does_not_change_the_draws(table):
     assert len(outputs) == 1
 
 
+def ended(process: subprocess.Popen[bytes]) -> bool:
+    return process.poll() is not None
+
+
 @pytest.mark.slow
 def test_an_interrupt_from_the_keyboard_ends_with_130(tmp_path):
     arguments = ["run", "counterexample", "--set", "rounds=1000000", "--set", "eval_every=1000", "--seeds", "0"]
@@ -215,12 +220,14 @@ def test_an_interrupt_from_the_keyboard_ends_with_130(tmp_path):
         process = subprocess.Popen(
             [sys.executable, "-m", "fedpbc", *arguments, "--out", f"out{i}"], cwd=tmp_path, stderr=subprocess.PIPE
         )
-        deadline = time.monotonic() + 60
-        while time.monotonic() < deadline and not (tmp_path / f"out{i}" / "cells").exists():
-            time.sleep(0.05)
-        time.sleep(2 + 0.7 * i)
-        process.send_signal(signal.SIGINT)
-        _, error = process.communicate(timeout=60)
+        cells = tmp_path / f"out{i}" / "cells"
+        try:
+            wait_until(lambda process=process, cells=cells: cells.exists() or ended(process), "no run begins")
+            time.sleep(2 + 0.7 * i)
+            process.send_signal(signal.SIGINT)
+            _, error = process.communicate(timeout=PATIENCE)
+        finally:
+            process.kill()
         assert process.returncode == 130
         assert error.strip() == b"error: interrupted; go on with --resume"
 
@@ -283,36 +290,55 @@ def assert_same_directory(first: Path, second: Path) -> None:
 
 @pytest.mark.slow
 def test_sigkill_and_resume_from_the_command_line(tmp_path):
-    """A real process, really killed, several times."""
+    """A real process, really killed, several times; after two writes it waits for that."""
     arguments = ["run", "synthetic", "--set", "problem.num_clients=20", "--set", "rounds=1500", "--seeds", "0"]
-    code = (
-        "import sys; from fedpbc import cli; from fedpbc.runs import runner;"
-        "runner.CHECKPOINT_SECONDS = 0.05; runner.BLOCK_SECONDS = 0.05; sys.argv[0] = 'fedpbc'; cli.main()"
-    )
+    code = """if True:
+        import os, sys, time
+        from fedpbc import cli
+        from fedpbc.runs import runner
+        runner.CHECKPOINT_SECONDS = runner.BLOCK_SECONDS = 0.05
+        sys.argv[0], left, replace = "fedpbc", int(sys.argv.pop()), os.replace
+        def replace_or_wait(source, target):
+            global left
+            left -= 1
+            if left < 0:
+                open("waits", "w").close()
+                time.sleep(3600)
+            replace(source, target)
+        os.replace = replace_or_wait
+        cli.main()
+    """
 
-    def start(out: str) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-c", code, *arguments, "--out", out, "--resume"]
+    def start(out: str, writes: int) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-c", code, *arguments, "--out", out, "--resume", str(writes)]
         return subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
-    whole = start("whole")
-    output, _ = whole.communicate(timeout=300)
-    assert whole.returncode == 0, output.decode()
-    kills = 0
+    def finish(out: str) -> None:
+        process = start(out, 10**9)
+        output, _ = process.communicate(timeout=PATIENCE)
+        assert process.returncode == 0, output.decode()
+
+    finish("whole")
+    cells, waits = tmp_path / "pieces" / "cells", tmp_path / "waits"
+
+    def stored() -> set[tuple[str, int]]:
+        return {(path.name, path.stat().st_mtime_ns) for path in cells.glob("*.npz")}
+
     for wait in (0.1, 0.4, 0.2, 0.6, 0.3):
-        process = start("pieces")
-        deadline = time.monotonic() + 60
-        cells = tmp_path / "pieces" / "cells"
-        while time.monotonic() < deadline and process.poll() is None and not any(cells.glob("*.npz")):
-            time.sleep(0.01)
-        time.sleep(wait)
-        if process.poll() is None:
-            process.send_signal(signal.SIGKILL)
-            kills += 1
-        process.communicate(timeout=60)
-    assert kills >= 2
-    last = start("pieces")
-    output, _ = last.communicate(timeout=300)
-    assert last.returncode == 0, output.decode()
+        before, process = stored(), start("pieces", 2)  # a whole run needs more than 10 writes, so none of these ends
+
+        def due(before: Any = before, process: Any = process) -> bool:
+            return stored() != before or waits.exists() or ended(process)
+
+        try:
+            wait_until(due, "nothing is written", pause=0.01)
+            time.sleep(wait)
+        finally:
+            process.kill()
+        output, _ = process.communicate()
+        assert process.returncode == -signal.SIGKILL, output.decode()
+        waits.unlink(missing_ok=True)
+    finish("pieces")
     assert_same_directory(tmp_path / "whole", tmp_path / "pieces")
 
 

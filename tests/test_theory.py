@@ -8,13 +8,11 @@ import itertools
 import math
 from decimal import Decimal, getcontext
 
-import jax
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import fedpbc
 from fedpbc import theory
 from fedpbc.theory import Constants
 
@@ -38,7 +36,7 @@ def by_enumeration(p: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return weights / total, expected
 
 
-@pytest.mark.parametrize("module", ["bias", "bounds", "constants", "memory", "mixing", "probabilities"])
+@pytest.mark.parametrize("module", ["bias", "bounds", "checks", "constants", "memory", "mixing", "probabilities"])
 def test_docstrings_tell_the_truth(module):
     result = doctest.testmod(importlib.import_module(f"fedpbc.theory.{module}"))
     assert result.attempted > 0
@@ -132,7 +130,8 @@ def test_the_papers_figures():
     assert theory.mixing_rate(PAPER) == pytest.approx(0.90178, abs=1e-5)
     assert theory.mixing_rate_bound(0.1, 100) == pytest.approx(0.9999875, abs=1e-7)
     conditions = {c.name: c.limit for c in theory.step_size_conditions(3e-4, 30, 0.90178, Constants(1, 0, 0, 1))}
-    assert conditions["descent"] == pytest.approx(2.4e-10, rel=0.02)
+    assert conditions["descent as printed"] == pytest.approx(2.37e-10, rel=0.01)
+    assert conditions["descent"] == pytest.approx(2.37e-10 / 30, rel=0.01)
     assert conditions["consensus"] == pytest.approx(6.9e-6, rel=0.02)
     assert conditions["cubic"] == pytest.approx(4.1e-5, rel=0.02)
 
@@ -170,16 +169,6 @@ def test_the_edges_mean_what_the_documentation_says():
     np.testing.assert_array_equal(theory.mixing_matrix(np.array([False, True])), np.eye(2))
 
 
-FUNCTIONS = [theory.fedavg_weights, theory.mixing_rate, theory.expected_mixing_matrix]
-
-
-@pytest.mark.parametrize("function", FUNCTIONS)
-@pytest.mark.parametrize("p", [[], [0.0, 0.0], [0.5, 1.1], [np.nan, 0.5], [[[0.5]]]])
-def test_what_makes_no_sense_is_an_error(function, p):
-    with pytest.raises(ValueError, match=r"p must|every probability is 0"):
-        function(np.array(p))
-
-
 def test_cooldown_rounds_is_the_smallest_number():
     p = np.full(30, 0.2)
     n, rho = theory.cooldown_rounds(p, 1e-3), theory.mixing_rate(p)
@@ -190,8 +179,6 @@ def test_cooldown_rounds_is_the_smallest_number():
         theory.cooldown_rounds(np.tile(p, (3, 1)), 1e-3)
     with pytest.raises(ValueError, match="never come to a consensus"):
         theory.cooldown_rounds(np.array([0.0, 0.5]), 0.5)
-    with pytest.raises(ValueError, match="tolerance"):
-        theory.cooldown_rounds(p, 0.0)
 
 
 def test_lemma_2_bounds_the_measured_contraction():
@@ -226,144 +213,6 @@ def test_expected_model_at_finite_t_agrees_with_simulation_and_recursion():
     np.testing.assert_allclose(theory.fedavg_bias(p, u), limit - u.mean(axis=0), atol=1e-12)
 
 
-@given(st.floats(1e-6, 0.5), st.floats(0.1, 10), st.integers(2, 40))
-def test_kappa_agrees_with_its_definition_in_exact_arithmetic(eta, smooth, steps):
-    getcontext().prec = 80
-    x = Decimal(eta) * Decimal(smooth)
-    exact = ((1 + x) ** steps - 1 - steps * x) / (math.comb(steps, 2) * x**2)
-    assert theory.kappa(eta, smooth, steps) == pytest.approx(float(exact), rel=1e-12)
-    assert theory.kappa(eta, smooth, steps) >= 1
-    assert theory.kappa(2 * eta, smooth, steps) >= theory.kappa(eta, smooth, steps)
-
-
-@given(st.integers(0, 10**6))
-def test_proposition_2_on_quadratics(seed):
-    rng = np.random.default_rng(seed)
-    u, x = rng.standard_normal((6, 3)), 3 * rng.standard_normal((6, 3))
-    mean = x.mean(axis=0)
-    measured = np.mean(np.sum((x - u) ** 2, axis=1))
-    consensus = np.mean(np.sum((x - mean) ** 2, axis=1))
-    bound = theory.average_gradient_bound(
-        consensus, np.sum((mean - u.mean(axis=0)) ** 2), theory.quadratic_constants(u)
-    )
-    assert measured <= bound * (1 + 1e-12)
-
-
-@given(st.integers(0, 10**6), st.sampled_from([1, 2, 5]))
-def test_lemma_4_on_quadratics(seed, steps):
-    """One round of FedPBC with exact gradients: the mean model, and so F(xbar), does not depend on the links."""
-    rng = np.random.default_rng(seed)
-    u, x = rng.standard_normal((6, 3)), rng.standard_normal((6, 3))
-    eta = rng.uniform(0.1, 1) / (2 * steps)
-    ubar, mean = u.mean(axis=0), x.mean(axis=0)
-    after = (u + (1 - eta) ** steps * (x - u)).mean(axis=0)
-    change = 0.5 * np.sum((after - ubar) ** 2) - 0.5 * np.sum((mean - ubar) ** 2)
-    consensus = np.mean(np.sum((x - mean) ** 2, axis=1))
-    constants = theory.quadratic_constants(u)
-    assert change <= theory.descent_bound(eta, steps, 6, constants, consensus, np.sum((mean - ubar) ** 2)) + 1e-12
-
-
-@pytest.mark.parametrize(("steps", "eta"), [(1, 1e-5), (3, 2e-7)])
-def test_lemma_5_and_theorem_1_bound_what_the_simulator_measures(steps, eta):
-    p = np.array([0.3, 0.5, 0.6, 0.8, 0.9, 0.4])
-    rho = theory.mixing_rate(p)
-    table = {
-        "name": "bounds",
-        "rounds": 200,
-        "local_steps": steps,
-        "learning_rate": eta,
-        "seeds": list(range(10)),
-        "precision": "float64",
-        "problem": {"name": "quadratic", "num_clients": 6, "dim": 4},
-        "links": [{"name": "bernoulli", "prob": p.tolist()}],
-        "algorithms": [{"name": "fedpbc"}],
-    }
-    experiment = fedpbc.Experiment.from_table(table)
-    problem = experiment.problem.build(experiment.context(0))
-    constants = theory.quadratic_constants(problem.params["centers"])
-    conditions = theory.step_size_conditions(eta, steps, rho, constants)
-    assert all(condition.holds for condition in conditions), conditions
-    cells = fedpbc.run(experiment).cells.values()
-    gradient = np.mean([np.mean(cell.rows["mean_grad_norm"][:-1] ** 2) for cell in cells])
-    consensus = np.mean([np.mean(cell.rows["consensus_distance"][:-1]) for cell in cells])
-    gap = np.mean([cell.rows["mean_grad_norm"][0] ** 2 / 2 for cell in cells])
-    assert consensus <= theory.consensus_bound(eta, steps, rho, constants, gradient)
-    assert gradient <= theory.convergence_bound(eta, steps, 200, 6, rho, constants, gap).total
-
-
-def test_theorem_1_as_printed_is_the_explicit_form_at_its_own_step_size():
-    constants, s, rounds, m = Constants(2.0, 3.0, 0.5, 4.0), 4, 5000, 10
-    eta = math.sqrt(m / (s * rounds))
-    printed = theory.convergence_bound_printed(s, rounds, m, 0.6, constants, 7.0)
-    assert printed == theory.convergence_bound(eta, s, rounds, m, 0.6, constants, 7.0)
-    k, smooth = theory.kappa(eta, 2.0, s), 2.0
-    drift = k**2 * smooth**2 + 2 * smooth * (1 + k**2 * smooth**2 / 4)
-    root, a, b = (1 - math.sqrt(0.6)) ** 2, math.sqrt(m * s / rounds), m * s / rounds
-    assert printed.initial_gap == pytest.approx(8 * 7 / math.sqrt(m * s * rounds))
-    noise = 16 * smooth * math.sqrt(s / (m * rounds)) * 3 + 8 * a * k**2 * smooth**2 * (1 + smooth / 2) * 3
-    assert printed.stochastic_gradient_noise == pytest.approx(noise)
-    client = 24 * a * (drift + 24 * smooth**2 / root) * 4 + 1728 * drift * smooth**2 * 4 / root * b
-    assert printed.client_drift_error == pytest.approx(client)
-    rare = 144 * 0.6 / root * (smooth**2 + 3 * math.sqrt(2) * smooth * drift / k) * 3 * b
-    assert printed.intermittent_participation_error == pytest.approx(rare)
-    assert printed.total == pytest.approx(sum(printed))
-
-
-def test_one_local_step_is_the_limit_of_the_proof_before_the_division_by_kappa():
-    constants = Constants(1.5, 1.0, 0.7, 1.0)
-    limit = {c.name: c.limit for c in theory.step_size_conditions(1e-4, 1, 0.8, constants)}["descent"]
-    root = 0.8 / (1 - math.sqrt(0.8)) ** 2
-
-    def left(eta: float) -> float:
-        square = 72 * eta**2 * 1.5**2 * root
-        return 0.25 - 6 * eta * 1.5 * (0.49 + 1) * (1 + square) - (0.49 + 1) * square
-
-    assert left(limit) == pytest.approx(1 / 8, abs=1e-9)
-    assert left(1.01 * limit) < 1 / 8
-    assert all(math.isfinite(term) for term in theory.convergence_bound(1e-4, 1, 10, 5, 0.8, constants, 1.0))
-
-
-@pytest.mark.parametrize("broken", [{"independent": False}, {"compute": "active"}])
-def test_bounds_refuse_what_they_do_not_cover(broken):
-    constants = Constants(1, 0, 0, 1)
-    for call in (
-        lambda: theory.convergence_bound(1e-3, 2, 10, 5, 0.5, constants, 1.0, **broken),
-        lambda: theory.convergence_bound_printed(2, 10, 5, 0.5, constants, 1.0, **broken),
-        lambda: theory.consensus_bound(1e-3, 2, 0.5, constants, 1.0, **broken),
-        lambda: theory.step_size_conditions(1e-3, 2, 0.5, constants, **broken),
-        lambda: theory.descent_bound(1e-3, 2, 5, constants, 1.0, 1.0, **broken),
-    ):
-        with pytest.raises(ValueError, match=r"independent over rounds|everybody computing"):
-            call()
-    with pytest.raises(ValueError, match="rho must be"):
-        theory.consensus_bound(1e-3, 2, 1.0, constants, 1.0)
-    with pytest.raises(ValueError, match="Lemma 4 needs"):
-        theory.descent_bound(0.5, 2, 5, constants, 1.0, 1.0)
-
-
-def test_logistic_constants_bound_what_synthetic_data_show():
-    experiment = fedpbc.load_experiment("synthetic", {"problem.num_clients": 8, "seeds": [0], "precision": "float64"})
-    problem = experiment.problem.build(experiment.context(0))
-    features, sizes = problem.params["train"]["features"], problem.params["sizes"]
-    constants = theory.logistic_constants(features, sizes, 32)
-    rng, offsets = np.random.default_rng(0), problem.params["offsets"]
-    with jax.enable_x64(True):
-        for scale in (0.0, 0.3, 3.0):
-            x, y = scale * rng.standard_normal((2, 610))
-            gradients, variances = [], []
-            for first, n in zip(offsets, sizes, strict=True):
-                batch = features[first : first + n], problem.params["train"]["labels"][first : first + n]
-                full = np.asarray(problem.gradient(batch, x))
-                moved = np.asarray(problem.gradient(batch, y))
-                assert np.linalg.norm(full - moved) <= constants.smoothness * np.linalg.norm(x - y)
-                gradients.append(full)
-                singles = [np.asarray(problem.gradient((batch[0][[k]], batch[1][[k]]), x)) for k in range(0, n, 40)]
-                variances.append(np.mean([np.sum((g - full) ** 2) for g in singles]) / 32)
-            spread = np.mean(np.sum((np.array(gradients) - np.mean(gradients, axis=0)) ** 2, axis=1))
-            assert spread <= constants.zeta2
-            assert max(variances) <= constants.sigma2
-
-
 def test_memory_leaves_the_weights_alone_and_changes_the_contraction():
     p = np.array([0.2, 0.6, 0.9, 0.4])
     rng = np.random.default_rng(3)
@@ -378,8 +227,6 @@ def test_memory_leaves_the_weights_alone_and_changes_the_contraction():
     assert free.low <= free.rate <= free.high
     assert free.rate <= theory.mixing_rate(p) + 0.02
     assert sticky.low > free.high
-    with pytest.raises(ValueError, match="memory"):
-        theory.markov_contraction(p, 1.0)
 
 
 def test_the_contraction_interval_covers_at_about_its_rate():

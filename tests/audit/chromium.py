@@ -86,6 +86,10 @@ WIDEST = r"""(() => {
 })()"""
 
 
+LATER = "new Promise((done) => setTimeout(() => requestIdleCallback(done), 300))"
+"""Kept when the page has done what it meant to do within .3 s, on its own clock, and rests: late errors count too."""
+
+
 def find() -> str | None:
     """The browser's path, or None."""
     return next((path for name in NAMES if (path := shutil.which(name))), None)
@@ -105,10 +109,18 @@ class Visit:
     screenshot: bytes = b""
 
 
+def living(group: int) -> list[str]:
+    """The processes of a group that live: their lines of ``ps``."""
+    command = ["ps", "-eo", "pgid=,stat=,pid="]
+    listing = subprocess.run(command, capture_output=True, text=True, check=True, timeout=600).stdout
+    fields = (line.split() for line in listing.splitlines())
+    return [" ".join(f) for f in fields if f[0] == str(group) and "Z" not in f[1]]
+
+
 class Chromium:
     """A browser; ``with Chromium(path) as browser: browser.visit(page, 360)``."""
 
-    def __init__(self, path: str, deadline: float = 60) -> None:
+    def __init__(self, path: str, deadline: float = 600) -> None:
         self.deadline = deadline
         self.profile = tempfile.mkdtemp(prefix="fedpbc-chromium-")
         down, self._write = os.pipe()
@@ -159,8 +171,13 @@ class Chromium:
             os.killpg(self.process.pid, signal.SIGTERM)
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(5)
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
+        while True:  # until the children are gone, too: what they still write would outlive us
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.poll()
+            if not living(self.process.pid):
+                break
+            time.sleep(0.02)
         self.process.wait()
         os.close(self._read)
         os.close(self._write)
@@ -176,13 +193,15 @@ class Chromium:
         self._call("Emulation.setDeviceMetricsOverride", session, **phone)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self._call("Emulation.setEmulatedMedia", session, features=[scheme])
+        self._call("Page.setLifecycleEventsEnabled", session, enabled=True)
         self._events.clear()
         address = page.resolve().as_uri()
-        failed = self._call("Page.navigate", session, url=address).get("errorText")
-        if failed:
-            raise RuntimeError(f"{address}: {failed}")
-        self._until("Page.loadEventFired")
-        self._settle(0.3)
+        navigated = self._call("Page.navigate", session, url=address)
+        if navigated.get("errorText"):
+            raise RuntimeError(f"{address}: {navigated['errorText']}")
+        self._until("Page.lifecycleEvent", session, loaderId=navigated["loaderId"], name="load")
+        self._call("Runtime.evaluate", session, expression=LATER, awaitPromise=True)
+        self._until("Page.lifecycleEvent", session, loaderId=navigated["loaderId"], name="networkIdle")
         visit = Visit(
             layout=self._call("Runtime.evaluate", session, expression=WIDEST, returnByValue=True)["result"]["value"]
         )
@@ -190,7 +209,8 @@ class Chromium:
             shot = self._call("Page.captureScreenshot", session, captureBeyondViewport=True, format="png")
             visit.screenshot = base64.b64decode(shot["data"])
         for event in self._events:
-            _note(visit, event["method"], event["params"], address)
+            if event.get("sessionId") == session:
+                _note(visit, event["method"], event["params"], address)
         self._call("Target.closeTarget", targetId=target)
         return visit
 
@@ -208,16 +228,16 @@ class Chromium:
                     raise RuntimeError(f"{method}: {answer['error']}")
                 return answer["result"]
 
-    def _until(self, method: str) -> None:
+    def _until(self, method: str, session: str, **params: Any) -> None:
+        """Wait for an event with these parameters."""
         end = time.monotonic() + self.deadline
-        while not any(event["method"] == method for event in self._events):
+        while not any(
+            event["method"] == method
+            and event.get("sessionId") == session
+            and params.items() <= event["params"].items()
+            for event in self._events
+        ):
             self._receive(end)
-
-    def _settle(self, seconds: float) -> None:
-        """Wait until nothing has been heard for so long: late errors and requests count too."""
-        with contextlib.suppress(TimeoutError):
-            while True:
-                self._receive(time.monotonic() + seconds)
 
     def _receive(self, end: float) -> dict[str, Any]:
         """The next message; events are kept. Raises TimeoutError."""

@@ -113,7 +113,7 @@ def test_absent_and_separated_clients_get_advice():
     assert found["participation"]["never_seen"] == ["8"]
     assert not found["participation"]["meets_all"]
     assert {"never-meet", "never-seen"} <= {entry["rule"] for entry in found["advice"]}
-    assert found["mixing"]["cooldown_rounds_1e3"] is None
+    assert found["mixing"]["distance_cooldown_rounds_1e3"] is None
 
 
 def test_drift_gets_advice():
@@ -228,7 +228,7 @@ def test_an_audit_needs_no_jax(file):
         "import sys; from fedpbc.audit import audit, read_log; audit(read_log(sys.argv[1])); "
         "assert not [m for m in sys.modules if m.split('.')[0] in ('jax', 'matplotlib', 'pyarrow')]"
     )
-    subprocess.run([sys.executable, "-c", code, str(file)], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code, str(file)], check=True, timeout=600)
 
 
 def test_the_whole_command_needs_no_jax(tmp_path):

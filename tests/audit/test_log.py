@@ -54,7 +54,11 @@ def write(folder, kind: str, active: np.ndarray, names: list[str], first: int = 
 
 @pytest.mark.parametrize("kind", ["csv", "crlf", "pairs", "jsonl", "parquet"])
 def test_every_format_gives_the_same_log(tmp_path, active, kind):
-    log = read_log(write(tmp_path, kind, active, NAMES))
+    assert np.flatnonzero(~active.any(1)).tolist() == [5, 10, 11]
+    if kind == "pairs":
+        with pytest.raises(ConfigError, match=r"rounds 8, 13 to 14 are missing .3 of 40"):
+            read_log(write(tmp_path, kind, active, NAMES))
+    log = read_log(write(tmp_path, kind, active, NAMES), missing_rounds="empty")
     assert log.clients == sorted(NAMES)
     assert (log.num_rounds, log.first_round) == (T, 3)
     table = np.zeros((T, M), bool)
@@ -63,7 +67,7 @@ def test_every_format_gives_the_same_log(tmp_path, active, kind):
     assert np.all(np.diff(log.rounds.astype(np.int64) * M + log.members) > 0)
     np.testing.assert_array_equal(log.active_counts(), active.sum(1))
     np.testing.assert_array_equal(log.round_slice(7), np.flatnonzero(table[7]))
-    empty = f"{int(np.sum(~active.any(1)))} rounds between the first and the last have no row"
+    empty = "3 rounds between the first and the last have no row"
     assert any(empty in note for note in log.notes) == (kind == "pairs")
 
 
@@ -132,16 +136,16 @@ BAD: list[tuple[str, bytes, str]] = [
     ("log.csv", b"rond,client\n1,a\n", 'line 1: column round is missing .did you mean "rond".*round,client,active or'),
     ("log.csv", b"round,client,client\n1,a,b\n", "line 1: column client stands there twice"),
     ("log.csv", b"round,client\n1,a\n\n1,b\n1,a\n", 'line 5: round 1, client "a" stands there twice, first in line 2'),
-    ("log.csv", b"round,client,active\n1,a,1\n3,a,1\n", "round 2 is missing .1 of 3 rounds.*must be contiguous"),
+    ("log.csv", b"round,client,active\n1,a,1\n3,a,1\n", "round 2 is missing .1 of 3.: --missing-rounds empty if"),
     ("log.csv", b"round,client\n1,a\n2,a\n", "holds a single client"),
     ("log.csv", b"round,client,active\n1,a,0\n1,b,0\n", "no client is active in any of 1 rounds"),
     ("log.csv", b"round,client\n1,a\nx,b\n", 'line 3: round must be an integer >= 0, is "x"'),
     ("log.csv", b"round,client\n1,a\n1.5,b\n", 'line 3: round must be an integer >= 0, is "1.5"'),
     ("log.csv", b"round,client\n1,a\n,b\n", "line 3: round must be an integer >= 0, is empty"),
-    ("log.csv", b"round,client\n1,a\n1234567890123456789,b\n", "line 3: round must be an integer"),
-    ("log.csv", b"round,client\n1,a\n1700000000000,b\n", "at most 10,000,000 rounds.*time stamps"),
+    ("log.csv", b"round,client\n1,a\n4234567890123456789,b\n", "line 3: round must be an integer"),
+    ("log.csv", b"round,client\n1,a\n1700000000000,b\n", "at most 10,000,000 rounds.*time stamps.*--round-seconds"),
     ("log.csv", b"round,client\n1,a\n2,\n", "line 3: client is empty"),
-    ("log.csv", b"round,client,active\n1,a,1\n1,b,maybe\n", 'line 3: active must be 0, 1, true or false, is "maybe"'),
+    ("log.csv", b"round,client,active\n1,a,1\n1,b,maybe\n", 'line 3: active must be 0, 1, true, .* is "maybe"'),
     ("log.csv", b"round,client,active\n1,a,1\n1,b", "line 3: must have 3 cells like the header, has 2.*truncated"),
     ("log.csv", b"round,client\n1,a\n1,\xff\n", "line 3: is not UTF-8 .byte 0xff"),
     ("log.csv", "round,client\n1,a\n".encode("utf-16"), "line 1: is not UTF-8"),
@@ -223,13 +227,13 @@ def test_blank_lines_and_missing_pairs_are_counted(tmp_path):
     (tmp_path / "log.csv").write_text("round,client,active,when\n1,a,1,x\n\n1,b,1,y\n2,a,0,z\n\n")
     log = read_log(tmp_path / "log.csv")
     assert log.skipped == {"blank lines": 2}
-    assert log.notes == ("columns not used: when", "1 pairs of round and client have no row; they count as not active")
+    assert log.notes == ("columns not used: when", "1 pair of round and client has no row; it counts as not active")
 
 
 def test_importing_the_audit_imports_nothing_heavy():
     heavy = "('jax', 'matplotlib', 'pyarrow', 'scipy')"
     code = f"import fedpbc.audit, sys; assert not [m for m in sys.modules if m.split('.')[0] in {heavy}]"
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=600)
 
 
 @pytest.mark.slow

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import copy
 import dataclasses
 import html
+import io
 import itertools
 import os
 import re
@@ -21,11 +23,15 @@ import chromium
 import numpy as np
 import page_samples as samples
 import pytest
+from matplotlib.image import imread
+from rich.console import Console
 
 from fedpbc.audit import audit, figures
 from fedpbc.audit.log import ParticipationLog
 from fedpbc.audit.page import QUESTIONS, render
+from fedpbc.audit.statistics import expected_absences
 from fedpbc.audit.svg import clean, shorten
+from fedpbc.audit.terminal import report
 
 NASTY = (
     "<script>alert(1)</script>",
@@ -159,6 +165,61 @@ def test_tells_what_the_audit_finds(name):
     assert not re.findall(r"\b(?:nan|None|null|inf)\b", text)
 
 
+def always(m: int = 450, rounds: int = 700) -> ParticipationLog:
+    """Nearly always there, so that the heat map's scale goes up to 100 %; two clients hardly ever."""
+    table = np.random.default_rng(0).random((rounds, m)) < 0.999
+    table[:, :2] = False
+    table[3, 0] = table[699, 1] = True
+    return ParticipationLog.from_matrix(table)
+
+
+def crowd(rounds: int = 20_000) -> ParticipationLog:
+    """Counts of millions."""
+    empty = np.zeros(0, np.int32)
+    counts = np.random.default_rng(0).poisson(3_000_000, rounds)
+    return ParticipationLog([], rounds, 0, empty, empty, counts_only=counts)
+
+
+def rare(m: int = 3000, rounds: int = 120_000) -> ParticipationLog:
+    """Rates down to 1 in 120,000, and one client in every second round: weights a thousand times the fair share."""
+    rng = np.random.default_rng(0)
+    t, i = rng.integers(0, rounds, 9000), np.sort(rng.integers(1, m, 9000))
+    keys = np.unique(np.concatenate([t.astype(np.int64) * m + i, np.arange(0, rounds, 2, dtype=np.int64) * m]))
+    names = [f"client {k}" for k in range(m)]
+    return ParticipationLog(names, rounds, 1, (keys // m).astype(np.int32), (keys % m).astype(np.int32))
+
+
+def with_unknown() -> ParticipationLog:
+    """Most rounds are unknown, some bins of the pictures whole."""
+    table = np.random.default_rng(0).random((2000, 6)) < 0.4
+    return ParticipationLog.from_matrix(table, unknown=[*range(3, 900), *range(1000, 1004), 1999])
+
+
+EXTREMES = [always, crowd, rare, with_unknown, tiny]
+CONVERSION = re.compile(r"\d[eE][+-]?\d|\b(?:nan|inf|None|null)\b|(?<![.\d])\d{5}|%%|(?<!\d)-0(?:\.0+)?(?![.\d])")
+"""What a number that nobody formatted looks like: exponents, no number at all, five digits without a comma, -0."""
+
+
+@pytest.mark.parametrize("make", EXTREMES)
+def test_every_number_is_written_for_readers(make):
+    log = make()
+    findings = audit(log)
+    page = render(findings, log)
+    console = Console(width=200, record=True, force_terminal=False, file=io.StringIO())
+    console.print(report(findings))
+    alts = " | ".join(re.findall('aria-label="([^"]*)"', page))
+    for text in (re.sub("<style>.*?</style>|<[^>]*>", " ", page, flags=re.S), alts, console.export_text()):
+        wrong = [text[max(match.start() - 40, 0) : match.end() + 20] for match in CONVERSION.finditer(text)]
+        assert not wrong
+
+
+def test_a_conversion_would_be_noticed(monkeypatch):
+    monkeypatch.setattr(figures, "tick", lambda share: f"{100 * share:.2g}%")
+    log = always()
+    assert "1e+02%" in Reader(render(audit(log), log)).text
+    assert CONVERSION.search("1e+02%")
+
+
 def test_does_not_call_chance_uneven():
     rng = np.random.default_rng(3)
     log = ParticipationLog.from_matrix(rng.random((50, 30)) < 0.5)
@@ -200,7 +261,7 @@ def test_same_input_same_bytes(tmp_path):
         environment = os.environ | {"PYTHONHASHSEED": seed, "PYTHONPATH": path}
         environment |= {"MATPLOTLIBRC": folder} if folder else {}
         run = subprocess.run(
-            [sys.executable, "-c", code], env=environment, capture_output=True, check=True, timeout=120
+            [sys.executable, "-c", code], env=environment, capture_output=True, check=True, timeout=600
         )
         pages.append(run.stdout)
     assert pages[0] == pages[1]
@@ -271,7 +332,7 @@ def test_expected_absences_are_those_of_coin_flips():
         chance = np.prod([p if flip else 1 - p for flip in flips])
         lengths = [len(list(run)) for flip, run in itertools.groupby(flips) if not flip]
         expected += chance * np.histogram(lengths, edges)[0]
-    np.testing.assert_allclose(figures.expected_absences(edges, rate, rounds), expected, atol=1e-12)
+    np.testing.assert_allclose(expected_absences(edges, rate, rounds), expected, atol=1e-12)
 
 
 def large_log(m: int, rounds: int, pairs: int) -> ParticipationLog:
@@ -294,9 +355,9 @@ def test_a_large_log_takes_bounded_memory_and_little_time():
     assert peak < 100e6
     log = large_log(100_000, 2_000, 1_000_000)
     findings = samples.findings_of(log)
-    start = time.monotonic()
+    start = time.process_time()
     page = render(findings, log)
-    assert time.monotonic() - start < 60
+    assert time.process_time() - start < 300  # of computing, and a few seconds it is
     assert len(page) < 3e6
 
 
@@ -332,6 +393,24 @@ def test_a_browser_shows_it_at_every_width_and_in_the_dark(browser, tmp_path, na
         visit = browser.visit(path, width, dark)
         assert not faults(visit, width), (width, dark, visit)
         assert visit.layout["background"] == ("rgb(20, 24, 29)" if dark else "rgb(255, 255, 255)")
+
+
+def test_a_browser_shows_unknown_rounds(browser, tmp_path):
+    """As a grey band of the heat map, which is neither of the colours of known rounds, and as a gap of the line."""
+    table = np.random.default_rng(0).random((300, 12)) < 0.5
+    pages = [ParticipationLog.from_matrix(table, unknown=unknown) for unknown in ((), range(100, 140))]
+    colours = []
+    for log in pages:
+        path = tmp_path / "page.html"
+        path.write_text(render(audit(log), log), encoding="utf-8")
+        for width in (360, 1200):
+            assert not faults(browser.visit(path, width), width)
+        png = re.search(r'href="data:image/png;base64,([^"]*)"', path.read_text(encoding="utf-8"))[1]
+        image = (255 * imread(io.BytesIO(base64.b64decode("".join(png.split()))), format="png")).astype(int)
+        colours.append({tuple(pixel) for pixel in image.reshape(-1, image.shape[-1])})
+        band = image[:, int(0.36 * image.shape[1]) : int(0.44 * image.shape[1])]
+        assert len({tuple(pixel) for pixel in band.reshape(-1, image.shape[-1])}) == (2 if log is pages[0] else 1)
+    assert len(colours[1] - colours[0]) == 1
 
 
 @pytest.mark.parametrize(
@@ -383,9 +462,5 @@ def test_the_browser_ends_when_a_test_fails(browser):
     profiles: list[Path] = []
     with pytest.raises(ZeroDivisionError):
         use_and_fail()
-    listing = subprocess.run(
-        ["ps", "-eo", "pgid=,stat="], capture_output=True, text=True, check=True, timeout=30
-    ).stdout
-    alive = [line for line in listing.splitlines() if line.split()[0] == str(groups[0]) and "Z" not in line.split()[1]]
-    assert not alive
+    assert not chromium.living(groups[0])
     assert not profiles[0].exists()

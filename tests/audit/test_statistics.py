@@ -194,6 +194,16 @@ def test_rates_are_covered_and_steady_logs_raise_no_alarm(name):
         assert result.memory_alarms == 1
 
 
+@pytest.mark.parametrize("name", ["independent", "memory .5"])
+def test_unknown_rounds_raise_no_alarm(name):
+    """The same limits with an outage of the logger and scattered unknown rounds."""
+    result = simulated.study(name, logs=60, rounds=400, m=60, hide=True)
+    assert 0.95 - 3 * np.sqrt(0.95 * 0.05 / (60 * 60)) - 0.005 <= result.coverage < 0.985
+    assert result.drift_alarms <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / 60)
+    assert result.period_alarms <= 0.01 + 3 * np.sqrt(0.02 * 0.98 / 60)
+    assert result.memory_alarms == (1 if "memory" in name else pytest.approx(0.0, abs=0.01 + 3 * np.sqrt(0.02 / 60)))
+
+
 def test_drift_is_found_and_its_clients_named():
     result = simulated.study("step of .3", logs=10, rounds=500, m=60)
     assert result.drift_alarms == 1
@@ -202,8 +212,9 @@ def test_drift_is_found_and_its_clients_named():
 
 
 @pytest.mark.parametrize("name", ["daily", "daily, time zones"])
-def test_a_daily_cycle_is_found(name):
-    result = simulated.study(name, logs=10, rounds=500, m=60)
+@pytest.mark.parametrize("hide", [False, True])
+def test_a_daily_cycle_is_found(name, hide):
+    result = simulated.study(name, logs=10, rounds=500, m=60, hide=hide)
     assert result.period_alarms == 1
     half_a_bin = 24**2 / 500 / 2
     np.testing.assert_allclose(result.periods, 24, atol=half_a_bin)
@@ -246,12 +257,13 @@ def product(table: np.ndarray) -> np.ndarray:
 def test_contraction_is_that_of_the_built_product():
     table = np.random.default_rng(0).random((25, 8)) < 0.3
     assert table.any(0).all()
-    result = mixing(ParticipationLog.from_matrix(table), joined=True)
+    result = mixing(ParticipationLog.from_matrix(table), groups=1)
     left = np.sum((product(table) - 1 / 8) ** 2) / 7
     assert (result.windows, result.clients_seen) == (1, 8)
-    assert result.contraction == pytest.approx(left ** (1 / 25), rel=1e-9)
-    steps = [np.sum((product(table[:k]) - 1 / 8) ** 2) / 7 for k in range(26)]
-    assert result.half_life == next(k for k, value in enumerate(steps) if value <= 0.5)
+    assert result.squared_left == pytest.approx(left ** (1 / 25), rel=1e-9)
+    assert (result.extrapolated, result.left_for_good) == (True, 0.0)
+    assert result.squared_left ** (result.half_life / 2) == pytest.approx(0.5)
+    assert result.squared_left ** (result.cooldown / 2) == pytest.approx(1e-3)
 
 
 def test_equal_probabilities_contract_at_the_exact_rate():
@@ -263,7 +275,7 @@ def test_equal_probabilities_contract_at_the_exact_rate():
     for table in logs:
         alone = np.eye(m, dtype=bool)  # rounds of one client: everybody is seen, and the product stays the same
         whole = ParticipationLog.from_matrix(np.vstack([table, alone]))
-        left.append(mixing(whole, joined=True).contraction ** (rounds + m))
+        left.append(mixing(whole, groups=1).squared_left ** (rounds + m))
     exact = (1 - (m * p - 1 + (1 - p) ** m) / (m - 1)) ** rounds
     assert np.mean(left) == pytest.approx(exact, abs=4 * np.std(left) / np.sqrt(len(left)))
     assert np.std(left) / np.sqrt(len(left)) < 0.02 * exact
@@ -271,10 +283,10 @@ def test_equal_probabilities_contract_at_the_exact_rate():
 
 def test_probes_agree_with_the_exact_product(monkeypatch):
     log = ParticipationLog.from_matrix(np.random.default_rng(0).random((1500, 150)) < 0.15)
-    exact = mixing(log, joined=True)
+    exact = mixing(log, groups=1)
     monkeypatch.setattr("fedpbc.audit.mixing.EXACT_UP_TO", 10)
-    probed = mixing(log, joined=True)
-    assert probed.contraction == pytest.approx(exact.contraction, rel=0.02)
+    probed = mixing(log, groups=1)
+    assert probed.squared_left == pytest.approx(exact.squared_left, rel=0.02)
     assert probed.cooldown == pytest.approx(exact.cooldown, rel=0.15)
 
 
@@ -282,6 +294,7 @@ def test_groups_that_never_meet_keep_their_distance():
     table = np.random.default_rng(0).random((400, 10)) < 0.5
     table[::2, :5] = False
     table[1::2, 5:] = False
-    result = mixing(ParticipationLog.from_matrix(table), joined=False)
-    assert result.contraction == pytest.approx((1 / 9) ** (1 / 400), rel=1e-6)
-    assert (result.half_life, result.cooldown) == (None, None)
+    result = mixing(ParticipationLog.from_matrix(table), groups=2)
+    left = np.sum((product(table) - 1 / 10) ** 2) / 9
+    assert result.left_for_good == pytest.approx(left, rel=1e-9)
+    assert (result.squared_left, result.half_life, result.cooldown) == (None, None, None)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -18,7 +20,7 @@ STEPS, D = 3, 5
 RATE = oracle.inverse_sqrt(0.1, 4)
 SHAPES: dict[str, tuple[int, ...]] = {"layer.weight": (2, 2), "layer.bias": ()}
 OPTIONS: dict[str, Any] = {
-    "round_deadline": 60, "poll_interval": 0.01, "fraction_evaluate": 0.0, "min_available_nodes": 1,
+    "round_deadline": 3600, "poll_interval": 0.01, "fraction_evaluate": 0.0, "min_available_nodes": 1,
 }  # fmt: skip
 
 
@@ -45,11 +47,17 @@ CASES = {
     "mifa": _case(flower.MIFA, rivals.MIFA(), learning_rate=RATE),
     "mifa waiting": _case(flower.MIFA, rivals.MIFA(wait=True), learning_rate=RATE, wait=True),
     "fedvarp": _case(flower.FedVARP, rivals.FedVARP(0.6), server_learning_rate=0.6),
+    "mifa by client": _case(flower.MIFA, rivals.MIFA(), learning_rate=RATE, memory="client"),
+    "mifa by client, waiting": _case(flower.MIFA, rivals.MIFA(True), learning_rate=RATE, wait=True, memory="client"),
+    "fedvarp by client": _case(flower.FedVARP, rivals.FedVARP(0.6), server_learning_rate=0.6, memory="client"),
     "scaffold": _case(flower.SCAFFOLD, rivals.Scaffold(0.8, held_by_server=True), server_learning_rate=0.8),
     "scaffold by client": _case(flower.SCAFFOLD, rivals.Scaffold(), controls="client"),
     "corrected": _case(flower.FedPBCCorrected, rivals.FedPBCCorrected("full")),
     "corrected light": _case(flower.FedPBCCorrected, rivals.FedPBCCorrected("light"), correction="light"),
 }
+
+KEPT_BY_CLIENTS = [name for name in CASES if "by client" in name]
+"""Strategies whose clients keep what must not get lost."""
 
 
 def centers(m: int, seed: int = 5) -> np.ndarray:
@@ -70,12 +78,15 @@ def flat(record: ArrayRecord) -> np.ndarray:
 def quadratic_app(
     u: np.ndarray,
     *,
-    rate: Callable[[int], float] = RATE,
+    rate: Callable[[int], float] | None = RATE,
     steps: int = STEPS,
     mods: Sequence[Any] = (fedpbc_mod,),
     before: Callable[[int, int], None] = lambda round, client: None,
 ) -> ClientApp:
-    """Client i trains on ||x - u_i||^2 / 2. ``before`` is told (round from 0, client) at the beginning of training."""
+    """Client i trains on ||x - u_i||^2 / 2. ``before`` is told (round from 0, client) at the beginning of training.
+
+    rate: None takes ``lr`` of the config.
+    """
     app = ClientApp()
 
     @app.train(mods=list(mods))
@@ -83,7 +94,8 @@ def quadratic_app(
         i = int(context.node_config["client-id"])
         t = int(message.content["config"]["server-round"]) - 1
         before(t, i)
-        correction, x, eta = drift_correction(message), flat(message.content["arrays"]), rate(t)
+        correction, x = drift_correction(message), flat(message.content["arrays"])
+        eta = float(message.content["config"]["lr"]) if rate is None else rate(t)
         for _ in range(steps):
             g = x - u[i]
             g = correction.gradient([g[:4].reshape(2, 2), g[4]], eta)
@@ -150,3 +162,9 @@ def trace(rounds: int, m: int, seed: int = 1) -> np.ndarray:
     active[rounds // 3], active[rounds // 3 + 2] = False, True
     active[rounds // 3 + 2, 3] = False
     return active
+
+
+def sealed(state: dict[str, Any]) -> str:
+    """checkpoint.json with another state and the checksum that goes with it."""
+    rest = json.dumps({key: value for key, value in state.items() if key != "sha256"})[1:] + "\n"
+    return '{"sha256": "' + hashlib.sha256(rest.encode()).hexdigest() + '", ' + rest

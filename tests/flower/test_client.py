@@ -22,7 +22,7 @@ U = centers(M)
 
 
 class Calls:
-    """Which rounds each client trained; every call takes 20 seconds of a clock that nobody waits for."""
+    """Which rounds each client trained; every call takes 20 minutes of a clock that nobody waits for."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now, self.rounds = 0.0, [[] for _ in range(M)]
@@ -30,12 +30,12 @@ class Calls:
 
     def __call__(self, t: int, i: int) -> None:
         self.rounds[i].append(t)
-        self.now += 20
+        self.now += 1200
 
 
 @pytest.mark.parametrize("lost_in", [None, 14])
 def test_a_long_catch_up_is_done_in_pieces(lost_in, monkeypatch, tmp_path):
-    """Three rounds fit into a minute: a client that missed ten rounds is back after four more, not never."""
+    """Three rounds fit into an hour: a client that missed ten rounds is back after four more, not never."""
     back, rounds = (14, 24) if lost_in is None else (20, 30)
     up, down = np.ones((rounds, M), bool), np.ones((rounds, M), bool)
     down[:10, 2] = False
@@ -233,22 +233,22 @@ def test_drift_correction_of_torch_parameters():
     assert message.content[RECORD]["length"] == 0.1
 
 
-def committed(strategy: Any, grid: InProcessGrid) -> dict[str, np.ndarray]:
-    """c_i of every client, as far as the server accepted it: what its context has for the round the server names."""
+def committed(strategy: Any, grid: InProcessGrid, kept: str = "control") -> dict[str, np.ndarray]:
+    """What every client keeps, as far as the server accepted it: its context's, for the round the server names."""
     found = {}
     for context in grid.contexts.values():
-        name, of = str(context.node_config["client-id"]), context.state.get("fedpbc.control-of")
+        name, of = str(context.node_config["client-id"]), context.state.get(f"fedpbc.{kept}-of")
         accepted = strategy.accepted[strategy.roster.clients[name].index]
         found[name] = np.zeros(D)
         if accepted >= 0:
             assert of["epoch"] == strategy.epoch
             (key,) = ({of["pending"]: "-pending", of["kept"]: ""}[accepted],)
-            found[name] = flat(context.state[f"fedpbc.control{key}"])
+            found[name] = flat(context.state[f"fedpbc.{kept}{key}"])
     return found
 
 
-def control(strategy: Any) -> np.ndarray:
-    return np.concatenate([part.ravel() for part in strategy.tables["control"].row(0).values()])
+def control(strategy: Any, table: str = "control") -> np.ndarray:
+    return np.concatenate([part.ravel() for part in strategy.tables[table].row(0).values()])
 
 
 @pytest.mark.parametrize("rounds", [19, 20])
@@ -264,6 +264,90 @@ def test_lost_replies_do_not_spoil_scaffolds_controls(rounds):
         np.testing.assert_allclose(controls[name], last.extra["c_i"][i], atol=1e-9)
     np.testing.assert_allclose(control(strategy), np.mean(list(controls.values()), axis=0), atol=1e-12)
     assert np.abs(control(strategy)).max() > 1e-3
+
+
+@pytest.mark.parametrize(("case", "sign", "key"), [("mifa by client", -1, "G"), ("fedvarp by client", 1, "y")])
+@pytest.mark.parametrize("rounds", [19, 20])
+def test_lost_replies_do_not_spoil_the_latest_updates(rounds, case, sign, key):
+    up, down = trace(20, M, seed=2), trace(20, M, seed=6)
+    strategy, grid = CASES[case].make(M), grid_of(quadratic_app(U), up, down)
+    play(strategy, grid, rounds)
+    gradient, links = oracle.Quadratic(U).gradient, (up & down)[:rounds]
+    last = rivals.simulate(CASES[case].method, gradient, links, np.zeros(D), steps=STEPS, rate=RATE)[-1]
+    updates = committed(strategy, grid, "update")
+    for i, name in enumerate(names(M)):
+        np.testing.assert_allclose(updates[name], sign * last.extra[key][i], atol=1e-9)
+    np.testing.assert_allclose(control(strategy, "mean"), np.mean(list(updates.values()), axis=0), atol=1e-12)
+    assert np.abs(control(strategy, "mean")).max() > 1e-3
+
+
+@pytest.mark.parametrize("case", ["mifa by client", "fedvarp by client"])
+def test_a_client_sends_one_model_and_keeps_one(case):
+    """The differences go up in place of the models, and the server holds two models whatever m."""
+    strategy, plain = CASES[case].make(M), CASES["fedavg"].make(M)
+    up, sizes = np.ones((3, M), bool), []
+    for kind in (strategy, plain):
+        play(kind, grid_of(quadratic_app(U), up), 3, after=lambda done: None)
+        sizes.append((kind.ledger.bytes_up, kind.ledger.bytes_down))
+    (ours_up, ours_down), (plain_up, plain_down) = sizes
+    assert abs(ours_up - plain_up) < M * 8 * D / 2
+    assert 0 <= ours_down - plain_down < M * 200
+    assert {kind: len(table.state()) for kind, table in strategy.tables.items()} == {"mean": 1}
+
+
+@pytest.mark.parametrize("dtype", ["float16", "int64"])
+def test_differences_of_a_model_of_coarse_numbers_do_not_drift(dtype):
+    """What is kept is what was counted, rounded as the model is: the mean on the server stays their mean."""
+    app = ClientApp()
+
+    @app.train(mods=[fedpbc_mod])
+    def train(message: Message, context: Context) -> Message:
+        i, x = int(context.node_config["client-id"]), message.content["arrays"]["w"].numpy()
+        x = (x + (0.3 * (U[i] * 20 - x)).astype(dtype)).astype(dtype)
+        return Message(RecordDict({"arrays": ArrayRecord({"w": Array(x)})}), reply_to=message)
+
+    strategy = CASES["mifa by client"].make(M)
+    grid = grid_of(app, trace(30, M, seed=4))
+    strategy.start(grid, ArrayRecord({"w": Array(np.zeros(D, dtype))}), num_rounds=30)
+    updates = {}
+    for context in grid.contexts.values():
+        name, of = str(context.node_config["client-id"]), context.state["fedpbc.update-of"]
+        key = "-pending" if of["pending"] == strategy.accepted[strategy.roster.clients[name].index] else ""
+        updates[name] = context.state[f"fedpbc.update{key}"]["w"].numpy()
+    mean = np.mean(list(updates.values()), axis=0, dtype=np.float64)
+    np.testing.assert_allclose(strategy.tables["mean"].row(0)["w"], mean, atol=1e-4 * np.abs(mean).max())
+
+
+@pytest.mark.parametrize("case", ["mifa by client", "fedvarp by client"])
+@pytest.mark.parametrize("announced", [True, False], ids=["", "the reply that says so gets lost"])
+def test_a_client_that_lost_its_latest_update(case, announced):
+    """All start from 0 again, the mean is that of what the clients keep, and the limit is the uniform optimum."""
+    rounds = 200
+    up = trace(rounds, M, seed=8)
+    up[::2] = True
+    up[12, 1], up[9, 1] = announced, True
+    up[13:16, 1] = True
+    grid = grid_of(quadratic_app(U, rate=lambda t: 0.1), up)
+    fixed = {"learning_rate": 0.1} if "mifa" in case else {}
+    strategy, nodes, epochs = CASES[case].make(M, **fixed), list(grid.contexts), []
+
+    def lose(done: int) -> None:
+        if done == 12:
+            grid.disconnect(nodes[1])
+            grid.connect("1")
+        epochs.append(strategy.epoch if done else 0)
+
+    models = play(strategy, grid, rounds, after=lose)
+    assert epochs[12:15] == ([0, 1, 1] if announced else [0, 0, 1])
+    assert epochs[-1] == 1
+    kept = committed(strategy, grid, "update")
+    np.testing.assert_allclose(control(strategy, "mean"), np.mean(list(kept.values()), axis=0), atol=1e-10)
+    assert np.linalg.norm(models[-1] - U.mean(axis=0)) < 1e-6
+    lost = {next(t for t in range(12, rounds) if up[t, 1]): {1}}
+    method = rivals.MIFADifferences() if "mifa" in case else rivals.FedVARPDifferences(0.6)
+    if announced:  # as the simulator has it
+        gap = expected(method, U, up, rate=lambda t: 0.1, lost=lost) - models
+        assert np.abs(gap).max() < 1e-9
 
 
 @pytest.mark.parametrize("announced", [True, False], ids=["", "the reply that says so gets lost"])

@@ -1,7 +1,9 @@
 """FedPBC in a real deployment under every fault at once: what comes out is Algorithm 2 on the A^t that came about.
 
 One SuperLink and four SuperNodes, TLS and authenticated keys, each link through a proxy, all on the loopback
-interface. The faults hit while the clients compute.
+interface. The faults hit while the clients compute. The test waits for what it needs to see (a client computes, a round
+is closed, a client is heard again); so how many rounds there are, how long they wait and A^t depend on the machine, and
+what is checked does not.
 """
 
 from __future__ import annotations
@@ -9,16 +11,18 @@ from __future__ import annotations
 import importlib.util
 import ipaddress
 import json
+import math
 import os
 import re
 import sys
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
 import oracle
 import pytest
+from waiting import PATIENCE
 
 import fedpbc
 from fedpbc.audit import read_log
@@ -27,8 +31,7 @@ pytest.importorskip("flwr", reason="needs flwr")
 
 ROOT = Path(__file__).resolve().parents[2]
 APP = Path(__file__).parent / "deployed_app"
-CLIENTS, ROUNDS, DEADLINE = 4, 12, 12.0
-STEPS, RATE, PERIOD = 3, 0.1, 5.0
+CLIENTS, STEPS, RATE, PERIOD = 4, 3, 0.1, 5.0
 CUT, PAUSED, STEADY, KILLED = range(CLIENTS)
 """Which client meets which fault; the steady one meets none of its own."""
 
@@ -75,10 +78,13 @@ class Deployed:
         self.peers, self.listeners, self.commands = set(), set(), set()
 
     def submit(self):
-        config = {"rounds": ROUNDS, "clients": CLIENTS, "round-deadline": DEADLINE, "learning-rate": RATE}
-        return self.deployment.submit(
-            APP, config | {"local-steps": STEPS, "directory": str(self.directory), "marks": str(self.marks)}
-        )
+        config = {"clients": CLIENTS, "learning-rate": RATE, "local-steps": STEPS}
+        self.run = self.deployment.submit(APP, config | {"directory": str(self.directory), "marks": str(self.marks)})
+        return self.run
+
+    def stop(self):
+        """Tell the server to end after the round that is open."""
+        (self.marks / "stop").touch()
 
     def lines(self, log):
         path = self.directory / f"{log}.jsonl"
@@ -89,19 +95,31 @@ class Deployed:
         """How many rounds are closed: the number of the one that is open."""
         return len(self.lines("participation"))
 
-    def wait_closed(self, rounds, timeout):
-        self.wait(lambda: self.closed() >= rounds, timeout, f"{rounds} rounds are not closed")
+    def wait_closed(self, rounds):
+        self.wait(lambda: self.closed() >= rounds, f"{rounds} rounds are not closed")
 
-    def wait_computing(self, client, timeout=60):
-        """Wait until a client begins to compute."""
-        mark = self.marks / name(client)
+    def wait_heard(self, client, after):
+        """Wait until a client was heard in a round after this one."""
+
+        def heard():
+            return any(name(client) in line["clients"] for line in self.lines("participation")[after + 1 :])
+
+        self.wait(heard, f"{name(client)} is not heard after round {after}")
+
+    @contextmanager
+    def computing(self, client):
+        """Within, a client computes and does not come to its end."""
+        hold, mark = (self.marks / f"{what}-{name(client)}" for what in ("hold", "computing"))
         mark.unlink(missing_ok=True)
-        self.wait(mark.exists, timeout, f"client {client} does not compute")
+        hold.touch()
+        self.wait(lambda: mark.exists() and mark.read_text() == str(self.run), f"{name(client)} does not compute")
+        yield
+        hold.unlink()
 
-    def wait(self, condition, timeout, failure):
-        deadline, looked = time.monotonic() + timeout, 0.0
+    def wait(self, condition, failure):
+        deadline, looked = time.monotonic() + PATIENCE, -math.inf
         while not condition():
-            assert time.monotonic() < deadline, f"{failure} within {timeout} s\n{self.deployment.logs('superlink')}"
+            assert time.monotonic() < deadline, f"{failure} within {PATIENCE} s\n{self.deployment.logs('superlink')}"
             if time.monotonic() > looked + 1:
                 looked = time.monotonic()
                 self.look_at_addresses()
@@ -109,7 +127,9 @@ class Deployed:
 
     def look_at_addresses(self):
         pids = self.deployment.processes()
-        self.commands |= {Path(f"/proc/{pid}/cmdline").read_text() for pid in pids if Path(f"/proc/{pid}").exists()}
+        for pid in pids:
+            with suppress(OSError):  # it has ended
+                self.commands.add(Path(f"/proc/{pid}/cmdline").read_text())
         inodes = sockets_of(pids)
         for table in ("tcp", "tcp6", "udp", "udp6"):
             path = Path(f"/proc/net/{table}")
@@ -121,42 +141,46 @@ class Deployed:
 
 
 def go_through_faults(deployed):
-    """Run all rounds through all faults: (what round was open at each fault, run ids)."""
+    """Run through all faults: (what round was open at each, or for servers how many were closed; run ids)."""
     deployment, hit = deployed.deployment, {}
     runs = [deployed.submit()]
-    deployed.wait_closed(2, 120)
+    deployed.wait_closed(2)
 
-    deployed.wait_computing(KILLED)
-    hit[KILLED] = deployed.closed()
-    assert deployment.kill_supernode(KILLED)
-    deployment.start_supernode(KILLED)  # refused until the SuperLink takes the old one for dead, a minute later
-    deployed.wait_computing(CUT)
-    hit[CUT], began = deployed.closed(), time.monotonic()
-    deployment.proxy(CUT).cut()
-    deployed.wait(lambda: time.monotonic() > began + DEADLINE + 1, 60, "time stands still")
-    deployed.wait_closed(hit[CUT] + 1, 30)
+    with deployed.computing(KILLED):
+        hit[KILLED] = deployed.closed()
+        assert deployment.kill_supernode(KILLED)
+    with deployed.computing(CUT):
+        hit[CUT] = deployed.closed()
+        deployment.proxy(CUT).cut()
+    deployed.wait_closed(hit[CUT] + 1)
     deployment.proxy(CUT).restore()
+    deployment.start_supernode(KILLED)  # refused until the SuperLink takes the old one for dead, a minute later
+    deployed.wait_heard(CUT, hit[CUT])
 
-    deployed.wait_computing(PAUSED)
-    hit[PAUSED], began = deployed.closed(), time.monotonic()
-    deployment.pause_supernode(PAUSED)
-    deployed.wait(lambda: time.monotonic() > began + DEADLINE + 1, 60, "time stands still")
-    deployed.wait_closed(hit[PAUSED] + 1, 30)
+    with deployed.computing(PAUSED):
+        hit[PAUSED] = deployed.closed()
+        deployment.pause_supernode(PAUSED)
+    deployed.wait_closed(hit[PAUSED] + 1)
     deployment.continue_supernode(PAUSED)
+    deployed.wait_heard(PAUSED, hit[PAUSED])
+    deployed.wait_heard(KILLED, hit[KILLED])
 
-    deployed.wait_computing(STEADY)
-    hit["superlink"] = deployed.closed()
-    assert deployment.kill_superlink()
+    with deployed.computing(STEADY):
+        assert deployment.kill_superlink()
+        hit["superlink"] = deployed.closed()
     deployment.start_superlink()
     runs.append(deployed.submit())
-    deployed.wait_closed(hit["superlink"] + 1, 150)
+    deployed.wait_closed(hit["superlink"] + 1)
 
-    deployed.wait_computing(STEADY)
-    hit["serverapp"] = deployed.closed()
-    assert deployment.kill_serverapp()
+    with deployed.computing(STEADY):
+        assert deployment.kill_serverapp()
+        hit["serverapp"] = deployed.closed()
     runs.append(deployed.submit())
-    deployed.wait((deployed.directory / "final.npy").exists, 180, "the last run does not end")
-    assert deployment.wait(runs[-1], 30) == "finished:completed"
+    for client in range(CLIENTS):
+        deployed.wait_heard(client, hit["serverapp"])
+    deployed.stop()
+    deployed.wait((deployed.directory / "final.npy").exists, "the last run does not end")
+    assert deployment.wait(runs[-1]) == "finished:completed"
     return hit, runs
 
 
@@ -182,19 +206,20 @@ def test_a_deployment_under_every_fault_is_algorithm_2_on_the_links_that_came_ab
         deployment.start_superlink()
         for node in range(CLIENTS):
             deployment.start_supernode(node)
-        deployment.wait_until_connected(timeout=90)
+        deployment.wait_until_connected()
         hit, runs = go_through_faults(deployed)
         logs = [deployment.run_log(run) for run in runs]
     assert deployment.processes() == []
 
     participation = deployed.lines("participation")
-    assert [line["round"] for line in participation] == list(range(ROUNDS))
+    rounds = len(participation)
+    assert [line["round"] for line in participation] == list(range(rounds))
     links = np.array([[name(i) in line["clients"] for i in range(CLIENTS)] for line in participation])
     assert links.sum() == sum(len(line["clients"]) for line in participation)
     expected = algorithm_2(links)
-    np.testing.assert_allclose(np.load(deployed.directory / "final.npy"), expected[-1], rtol=0, atol=1e-9)
     models = {line["round"] + 1: line["server"]["x"] for line in deployed.lines("evaluation")}
-    assert len(models) >= ROUNDS - 1  # x^0, ..., x^T but those of rounds closed at the moment the server was killed
+    models[rounds] = np.load(deployed.directory / "final.npy")
+    assert len(models) >= rounds - 1  # x^0, ..., x^T but those of rounds closed at the moment the server was killed
     for t, model in models.items():
         np.testing.assert_allclose(model, expected[t], rtol=0, atol=1e-9, err_msg=f"x^{t}")
 
@@ -202,11 +227,11 @@ def test_a_deployment_under_every_fault_is_algorithm_2_on_the_links_that_came_ab
         assert not links[hit[client], client], f"{name(client)} was heard in spite of its fault"
         assert links[hit[client] + 1 :, client].any(), f"{name(client)} never came back"
     for log, fault in zip(logs[1:], ("superlink", "serverapp"), strict=True):
-        done = int(re.search(rf"going on after round (\d+) of {ROUNDS}", log)[1])
-        assert done in (hit[fault], hit[fault] + 1)  # the open round could still close before the signal came
+        done = int(re.search(r"going on after round (\d+) of ", log)[1])
+        assert done in (hit[fault] - 1, hit[fault])  # a round counts when its checkpoint is written, after its log
 
     log = read_log(deployed.directory / "participation.jsonl")
-    assert (log.num_rounds, sorted(log.clients)) == (ROUNDS, [name(i) for i in range(CLIENTS)])
+    assert (log.num_rounds, sorted(log.clients)) == (rounds, [name(i) for i in range(CLIENTS)])
     assert log.active_counts().tolist() == links.sum(axis=1).tolist()
 
     addresses = set(re.findall(r"\d+\.\d+\.\d+\.\d+", " ".join(deployed.commands)))

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from apps import CASES, OPTIONS, D, centers, expected, flat, grid_of, play, quadratic_app, record_of
+from apps import CASES, OPTIONS, D, centers, expected, flat, grid_of, play, quadratic_app, record_of, sealed
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 from fedpbc.errors import ConfigError
-from fedpbc.flower import FedAU, FedPBC, FedVARP, InProcessGrid, fedpbc_mod, loop
+from fedpbc.flower import FedAU, FedPBC, FedVARP, InProcessGrid, exchange, fedpbc_mod
 from fedpbc.flower.protocol import RECORD
 
 M, ROUNDS, WHO = 4, 6, 1
@@ -34,7 +34,13 @@ def saying(**fields: Any) -> Any:
     return mod
 
 
-@pytest.mark.parametrize("fields", [{"trained": None}, {"trained": 2**70}, {"waiting": 10**400}, {"trained": -7}])
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"trained": None}, {"trained": 2**70}, {"waiting": 10**400}, {"trained": -7}, {"trained": 2**62},
+        {"trained": ROUNDS + 1}, {"waiting": 2**62, "finished": False},
+    ],
+)  # fmt: skip
 def test_an_answer_that_is_none_is_refused(fields, tmp_path):
     app = quadratic_app(U, mods=(saying(**fields), fedpbc_mod))
     models = play(CASES["fedpbc"].make(M, directory=tmp_path), grid_of(app, ACTIVE), ROUNDS)
@@ -55,7 +61,9 @@ def test_a_length_that_nobody_trains_leaves_no_trace(case, length, tmp_path):
     np.testing.assert_allclose(models, expected(CASES[case].method, U, without), atol=1e-9, rtol=0)
 
 
-@pytest.mark.parametrize("case", ["mifa", "fedvarp", "scaffold", "fedau", "corrected"])
+@pytest.mark.parametrize(
+    "case", ["mifa", "mifa by client", "fedvarp", "fedvarp by client", "scaffold", "fedau", "corrected"]
+)
 def test_a_model_that_would_not_be_finite_leaves_no_trace(case, monkeypatch):
     """The rule is asked again without the replies, and nothing of the first try is remembered."""
     strategy = CASES[case].make(M)
@@ -126,7 +134,7 @@ def test_a_model_that_its_own_type_cannot_hold_is_not_taken():
 
 def test_who_waits_is_told_why(monkeypatch, caplog):
     """A client app without the mod never says who it is; here it gets it while the server waits."""
-    monkeypatch.setattr(loop, "SAY_WAITING", 0.05)
+    monkeypatch.setattr(exchange, "SAY_WAITING", 0.05)
     grid = grid_of(quadratic_app(U, mods=()), ACTIVE)
 
     class Mended(type(grid)):
@@ -137,7 +145,11 @@ def test_who_waits_is_told_why(monkeypatch, caplog):
 
     grid.__class__ = Mended
     play(CASES["fedpbc"].make(M, round_deadline=0.2), grid, 1)
-    assert f"{M} nodes did not say who they are: does the client app have @app.train(mods=[fedpbc_mod])?" in caplog.text
+    nodes = list(grid.contexts)
+    line = (
+        f"{M} nodes did not say who they are (node {nodes[0]}, node {nodes[1]}, node {nodes[2]} and node {nodes[3]}): "
+    )
+    assert line + "KeyError: 'config'; does the client app have @app.train(mods=[fedpbc_mod])?" in caplog.text
 
 
 def test_a_run_that_learnt_nothing_says_so(caplog):
@@ -167,13 +179,18 @@ def test_an_exception_late_in_a_catch_up_keeps_what_was_done():
 
 
 DAMAGES = [{"rounds": -1}, {"clients": 3}, {"memory": {}}, {"latest": "model-00"}, {"bases": []}]
+DAMAGES += [{"failures": 3}, {"failures": {"skips": 1, "troubles": {}}}, {"configs": {}}]
+DAMAGES += [
+    {"configs": {"given": {}, "current": {}, "rounds": "[]"} | damage}
+    for damage in ({"given": 3}, {"given": {"lr": 3}}, {"current": {"lr": "x"}}, {"rounds": "[3]"}, {"rounds": 3})
+]
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_checkpoint_is_one_line(damage, tmp_path):
     play(CASES["scaffold"].make(M, directory=tmp_path), grid_of(quadratic_app(U), ACTIVE), 2)
     state = json.loads((tmp_path / "checkpoint.json").read_text())
-    (tmp_path / "checkpoint.json").write_text(json.dumps(state | damage))
+    (tmp_path / "checkpoint.json").write_text(sealed(state | damage))
     before = files_of(tmp_path)
     with pytest.raises(ConfigError) as raised:
         play(CASES["scaffold"].make(M, directory=tmp_path), grid_of(quadratic_app(U), ACTIVE), ROUNDS)
@@ -231,7 +248,7 @@ def test_files_beside_ours_are_left_alone(tmp_path):
 
 
 def test_one_client_is_enough_where_there_is_only_one():
-    strategy = FedAU(round_deadline=5, num_clients=1, poll_interval=0.01)
+    strategy = FedAU(round_deadline=3600, num_clients=1, poll_interval=0.01)
     result = strategy.start(InProcessGrid(quadratic_app(U), "0"), record_of(np.zeros(D)), num_rounds=2)
     assert np.linalg.norm(flat(result.arrays)) > 0
     with pytest.raises(ConfigError, match="min_available_nodes = 3: must be at most num_clients = 2"):
@@ -261,3 +278,78 @@ def test_odd_metrics_stop_nothing(metrics, kept, tmp_path, caplog):
     found = {number: dict(m) for number, m in result.evaluate_metrics_serverapp.items() if number}
     assert found == expected_metrics
     assert ("metrics are left out" in caplog.text) == (kept is None)
+
+
+def measuring(metrics: Any) -> ClientApp:
+    """Client i measures ``metrics[i]``, in training and in evaluation."""
+    app = ClientApp()
+
+    def reply(message: Message, context: Context, content: dict[str, Any]) -> Message:
+        measured = metrics.get(int(context.node_config["client-id"]), {"num-examples": 1, "loss": 1.0})
+        return Message(RecordDict(content | {"metrics": MetricRecord(measured)}), reply_to=message)
+
+    @app.train(mods=[fedpbc_mod])
+    def train(message: Message, context: Context) -> Message:
+        return reply(message, context, {"arrays": message.content["arrays"]})
+
+    @app.evaluate()
+    def evaluate(message: Message, context: Context) -> Message:
+        return reply(message, context, {})
+
+    return app
+
+
+def averages(folder: Any, metrics: Any, rounds: int = 2, **options: Any) -> list[Any]:
+    """What metrics.jsonl and evaluation.jsonl have."""
+    strategy = CASES["fedpbc"].make(M, directory=folder, fraction_evaluate=1.0, **options)
+    strategy.start(grid_of(measuring(metrics), ACTIVE), record_of(np.zeros(D)), rounds)
+    trained = [json.loads(line)["train"] for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    evaluated = [json.loads(line)["clients"] for line in (folder / "evaluation.jsonl").read_text().splitlines()]
+    assert [found or None for found in trained] == evaluated
+    return evaluated
+
+
+@pytest.mark.parametrize("weight", [np.inf, -np.inf, np.nan, -1, 1e300, 2**60, [1, 2]])
+def test_a_weight_that_is_none_spoils_no_average(weight, tmp_path, caplog):
+    """(1 * 2 + 3 * 6) / 4 = 5 over the clients 0 and 2; client 3 has no samples."""
+    metrics = {0: {"num-examples": 1, "loss": 2.0}, 1: {"num-examples": weight, "loss": 9.0}}
+    metrics |= {2: {"num-examples": 3, "loss": 6.0}, 3: {"num-examples": 0, "loss": 7.0}}
+    assert averages(tmp_path, metrics) == [{"loss": 5.0}] * 2
+    said = [
+        r.getMessage() for r in caplog.records if "left out are the metrics of 1: num-examples is" in r.getMessage()
+    ]
+    assert len(said) == 1
+    assert "not a number > 0 and at most 2^53" in said[0]
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -1e301, [0.5, np.nan]])
+def test_a_number_that_is_none_spoils_no_average(value, tmp_path, caplog):
+    good = [1.0, 1.0] if isinstance(value, list) else 1.0
+    metrics = {i: {"num-examples": 1, "loss": value if i == 1 else good} for i in range(M)}
+    assert averages(tmp_path, metrics) == [{"loss": pytest.approx(good)}] * 2
+    assert 'round 1: left out are the metrics of 1: "loss" holds ' in caplog.text
+
+
+def test_numbers_as_large_as_they_may_be_have_a_finite_mean(tmp_path):
+    metrics = {i: {"num-examples": 2**53, "loss": 1e300} for i in range(M)}
+    assert averages(tmp_path, metrics) == [{"loss": pytest.approx(1e300)}] * 2
+
+
+def test_nobody_makes_the_logs_large(tmp_path, caplog):
+    """A megabyte of metrics from one client; many different ones from all, each small enough."""
+    large = {f"k{i:07d}": 1.0 for i in range(60_000)}
+    assert averages(tmp_path / "one", {0: {"num-examples": 1, **large}}) == [{"loss": pytest.approx(1.0)}] * 2
+    assert "round 1: left out are the metrics of 0: they take 1" in caplog.text
+    many = {i: {"num-examples": 1, **{f"client-{i}-{j}": 1.0 for j in range(2000)}} for i in range(M)}
+    assert averages(tmp_path / "all", many) == [None] * 2
+    assert "metrics of the clients were not averaged: together they take" in caplog.text
+    for folder in (tmp_path / "one", tmp_path / "all"):
+        for name in ("metrics.jsonl", "evaluation.jsonl", "participation.jsonl"):
+            assert max(map(len, (folder / name).read_text().splitlines())) < 2000
+
+
+def test_metrics_as_large_as_they_may_be(tmp_path):
+    """A line is at most 64 kB of metrics."""
+    metrics = {i: {"num-examples": 1, "loss": [1.0] * 12_000} for i in range(M)}
+    assert [len(found["loss"]) for found in averages(tmp_path, metrics)] == [12_000] * 2
+    assert max(map(len, (tmp_path / "metrics.jsonl").read_text().splitlines())) < 70_000

@@ -84,7 +84,7 @@ def test_the_command_writes_the_figure(fedpbc, directory):
 def test_the_figure_needs_no_simulator(directory):
     command = ["report", str(directory)]
     code = f"import sys; sys.modules['jax'] = None; sys.argv[1:] = {command}; from fedpbc.cli import main; main()"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr
     assert (directory / "figure.png").is_file()
 

@@ -8,7 +8,22 @@ import numpy as np
 import oracle
 import pytest
 import rivals
-from apps import CASES, RATE, STEPS, D, by, centers, expected, flat, grid_of, names, play, quadratic_app, trace
+from apps import (
+    CASES,
+    KEPT_BY_CLIENTS,
+    RATE,
+    STEPS,
+    D,
+    by,
+    centers,
+    expected,
+    flat,
+    grid_of,
+    names,
+    play,
+    quadratic_app,
+    trace,
+)
 from flwr.serverapp.strategy.strategy import Strategy
 from stepwise import random_trace, simulate
 
@@ -82,7 +97,7 @@ def test_flowers_own_loop_gives_the_same(case):
     assert gap(models, expected(CASES[case].method, U, (UP & DOWN)[:SHORT])) < 1e-9
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if case != "scaffold by client"])
+@pytest.mark.parametrize("case", [case for case in CASES if case not in KEPT_BY_CLIENTS])
 def test_a_client_under_a_new_node_id_is_the_same_client(case):
     grid = grid_of(quadratic_app(U), UP, DOWN)
     nodes = dict(zip(names(M), grid.get_node_ids(), strict=True))

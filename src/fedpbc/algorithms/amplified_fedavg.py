@@ -38,7 +38,13 @@ def _init(params: dict[str, Any], x0: Array, num_clients: int) -> Window:
 
 
 def _round(params: dict[str, Any], state: Window, round: Round) -> Window:
-    """A round of FedAvg; when (t + 1) is a multiple of P the window closes, by the clock and not by who was heard."""
+    """A round of FedAvg; when (t + 1) is a multiple of P the window closes, by the clock and not by who was heard.
+
+    Order: the round's update first, then the amplification, and the amplified model is the next window's x^(t0).
+    Source: their program (IBM/fl-arbitrary-participation, main.py: ``w_global +=`` the mean update; after it, every P
+    rounds, ``w_global += (step_size_global - 1) * (w_global - w_prev)``; then ``w_prev = w_global``). Not compared
+    with the text of the paper.
+    """
     inner = params["fedavg"]
     after = inner.round(inner.params, state.fedavg, round)
     xp = state.anchor.__array_namespace__()

@@ -27,8 +27,10 @@ class Intervals(NamedTuple):
 def fedau(context: Context, *, cutoff: NonNegativeInt = 50, server: Server | None = None) -> Algorithm:
     """x += (1/m) sum over the active of w_i times their update, w_i the mean interval of i (arXiv 2306.03401).
 
-    ``cutoff`` (K): an interval ends after K rounds even if the client is still away, which bounds the weight
-    and biases it for p_i below about 1/K; 0: never.
+    ``cutoff`` (K): an interval ends after K rounds even if the client is still away, which bounds the weight by K
+    and biases it wherever absences of K rounds are common: for p_i below about 1/K, and at much larger p_i where links
+    have memory. K = 50 at p = .1 and autocorrelation .9, absences of 100 rounds on average: 8.8 instead of 10. 0: no
+    cutoff, no bias, and the weight may grow with the longest absence.
     """
     limit = np.int32(cutoff or np.iinfo(np.int32).max)
     return weighted(Weighting(limit, init, weights), server)
@@ -43,7 +45,9 @@ def init(params: Array, num_clients: int, dtype: Any) -> Intervals:
 def weights(cutoff: Array, state: Intervals, link: Link, t: Array) -> tuple[Intervals, Array]:
     """Use w_i / m, then S_i += 1; if i in A^t or S_i = K: w_i = (M_i w_i + S_i)/(M_i + 1), M_i += 1, S_i = 0.
 
-    The weight of round t does not know the outcome of round t (else it would be biased). Their Algorithm 2.
+    Order: use, then update, as the weight of round t must not know the outcome of round t (else it would be biased).
+    Source: their program (IBM/fedau, main.py: ``agg_weight = np.mean(participate_intervals_at_node[n])``, then
+    ``append(...)  # interval used in the next round``). Their Algorithm 2; its text was not compared again.
 
     >>> state = init(None, 2, float)
     >>> for active in ([False, True], [True, True]):

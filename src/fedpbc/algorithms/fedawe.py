@@ -25,7 +25,10 @@ class State(NamedTuple):
 def fedawe(context: Context, *, server_learning_rate: Positive = 1.0, clip: NonNegativeInt = 0) -> Algorithm:
     """Mean over the active of x_i + eta_g (t - tau_i) update_i, tau_i its last active round (arXiv 2409.17446).
 
-    ``clip``: the largest echo t - tau_i; 0: none. Clients compute only while active, whatever ``compute`` says.
+    ``clip``: the largest echo t - tau_i; 0: none. Without it a long absence multiplies one update by its length, and
+    links with memory make the model diverge at a constant step size. The authors' program (mingxiang12/FedAWE) limits
+    something else to the same end, the norm of the mean echoed update, to .5 (util/util.py), and lets eta decay as
+    1/sqrt(t/10 + 1). Clients compute only while active, whatever ``compute`` says.
     """
     params = {
         "rate": context.number("server_learning_rate", server_learning_rate),
@@ -50,7 +53,10 @@ def echo(models: Array, update: Array, rate: Array, rounds_away: Array) -> Array
 def _round(params: dict[str, Array], state: State, round: Round) -> State:
     """x^(t+1) = mean over A^t of the echoes; x_i = x^(t+1) and tau_i = t for i in A^t; the others keep x_i.
 
-    An empty A^t leaves everything as it is.
+    Order: use tau_i, then update it: the echo of round t is t - tau_i with the tau_i from before the round, 1 for a
+    client that was active in t - 1. Source: their program (varying_awe.py: the count starts at 1, multiplies the
+    update, and is set back to 1 afterwards; not compared with the text of the paper). An empty A^t leaves everything
+    as it is.
     """
     active, xp = round.link.active, state.clients.__array_namespace__()
     trained = select(active, round.train(state.clients), state.clients)

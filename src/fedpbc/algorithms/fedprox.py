@@ -18,7 +18,7 @@ def fedprox(context: Context, *, mu: NonNegative = 0.1, server: Server | None = 
     Local steps x <- x - eta (grad l_i(x; xi) + mu (x - x^t)); mu = 0 is FedAvg. The bias of unequal
     participation stays. Theirs solves the local problem inexactly; here it is s steps, as for everybody.
 
-    >>> fedprox(Context(0, np.dtype(np.float64), 1), mu=0.5).params["proximal"].item()
+    >>> fedprox(mu=0.5).build(Context(0, np.dtype(np.float64), 1)).params["proximal"].item()
     0.5
     """
     return weighted(

@@ -14,27 +14,37 @@ from pathlib import Path
 
 import numpy as np
 
-from fedpbc.audit.log import Names, Progress, Rows, Table
+from fedpbc.audit.assemble import Table
+from fedpbc.audit.log import Names, Progress, Reading, Rows
+from fedpbc.audit.outcome import Columns
 from fedpbc.errors import ConfigError, shorten, suggest
 
 NEWLINE = b"\n"
 BLOCK = 1 << 22
 LONGEST_CELL = 256
-ACTIVE = {"0": False, "1": True, "true": True, "false": False, "0.0": False, "1.0": True}
+LONGEST_WATCHED = 64
+"""Bytes of a cell of an unused column that are looked at."""
 
 
-def read_csv(path: Path, progress: Progress | None = None) -> Table:
+def read_csv(path: Path, reading: Reading, progress: Progress | None = None) -> Table:
     """The rows of a CSV file. Raises ConfigError, naming file and line, on anything that is not as documented."""
-    columns, notes = _read_header(path)
+    names = _read_header(path)
+    columns = Columns(path, names, reading)
+    _no_doubles(path, names, columns)
     table = Table(
-        iter(()), Names(), gaps_are_empty="active" not in columns, lists_inactive="active" in columns,
-        notes=notes, first_line=2,
+        iter(()), Names(), reading, columns, lists_inactive=columns.active is not None, first_line=2,
     )  # fmt: skip
-    table.pieces = _pieces(path, columns, table, progress)
+    table.pieces = _pieces(path, names, table, progress)
     return table
 
 
-def _read_header(path: Path) -> tuple[list[str], list[str]]:
+def _no_doubles(path: Path, names: list[str], columns: Columns) -> None:
+    twice = [name for name in ("round", "client", columns.active) if name is not None and names.count(name) > 1]
+    if twice:
+        raise ConfigError(f"{path}: line 1: column {twice[0]} stands there twice")
+
+
+def _read_header(path: Path) -> list[str]:
     with open(path, "rb") as file:
         line = file.readline(BLOCK)
     if not line.strip():
@@ -46,11 +56,7 @@ def _read_header(path: Path) -> tuple[list[str], list[str]]:
             f"{path}: line 1: column {missing[0]} is missing{suggest(missing[0], names)}; the first line must be "
             f"round,client,active or round,client, is {shorten(','.join(names))}"
         )
-    twice = [name for name in ("round", "client", "active") if names.count(name) > 1]
-    if twice:
-        raise ConfigError(f"{path}: line 1: column {twice[0]} stands there twice")
-    ignored = [name for name in names if name not in ("round", "client", "active")]
-    return names, [f"columns not used: {', '.join(ignored)}"] if ignored else []
+    return names
 
 
 def decode(path: Path, data: bytes, line: int) -> str:
@@ -91,20 +97,28 @@ def _pieces(path: Path, columns: list[str], table: Table, progress: Progress | N
 def _parse(path: Path, data: bytes, line: int, columns: list[str], table: Table) -> Rows:
     if not data.isascii() or b"\0" in data:
         decode(path, data, line)
-    used = ["round", "client", *(["active"] if "active" in columns else [])]
+    named, watched = table.columns, table.columns.watched
+    used = ["round", "client", *([named.active] if named.active is not None else [])]
     cut = _cut_quoted if b'"' in data else _cut
-    cells, lines = cut(path, data, line, columns, used, table)
+    cells, lines = cut(path, data, line, columns, used, watched, table)
     rounds = _integers(path, cells["round"], lines)
     codes = _encode(path, cells["client"], lines, table.names)
-    if "active" not in cells:
+    named.rows += len(rounds)
+    for name in watched:
+        named.watch(name, (_text(value) for value in unique(cells[name])[0].tolist()))
+    if named.active is None:
         return Rows(rounds, codes, np.ones(len(rounds), bool))
-    return Rows(rounds, codes, _booleans(path, cells["active"], lines))
+    return Rows(rounds, codes, _booleans(path, cells[named.active], lines, named))
+
+
+def _text(value: bytes) -> str:
+    return value.decode("utf-8", "replace")
 
 
 def _cut(
-    path: Path, data: bytes, line: int, columns: list[str], used: list[str], table: Table
+    path: Path, data: bytes, line: int, columns: list[str], used: list[str], watched: list[str], table: Table
 ) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """Cells of the used columns as byte strings S[n], and the line of every row."""
+    """Cells of the used and the watched columns as byte strings S[n], and the line of every row."""
     buffer = np.frombuffer(data, np.uint8)
     ends = np.flatnonzero(buffer == 10)
     starts = np.concatenate([[0], ends[:-1] + 1])
@@ -121,8 +135,11 @@ def _cut(
     starts, ends, lines = starts[filled], ends[filled], lines[filled]
     inner = commas.reshape(len(lines), len(columns) - 1)
     edges_from, edges_to = np.column_stack([starts, inner + 1]), np.column_stack([inner, ends])
-    places = {name: columns.index(name) for name in used}
-    return {name: _gather(path, buffer, edges_from[:, k], edges_to[:, k], lines) for name, k in places.items()}, lines
+    cells = {}
+    for name in [*used, *watched]:
+        k = columns.index(name)
+        cells[name] = _gather(path, buffer, edges_from[:, k], edges_to[:, k], lines, cut=name in watched)
+    return cells, lines
 
 
 def _wrong_width(path: Path, line: int, text: str, columns: list[str]) -> ConfigError:
@@ -133,13 +150,15 @@ def _wrong_width(path: Path, line: int, text: str, columns: list[str]) -> Config
     )
 
 
-def _gather(path: Path, buffer: np.ndarray, starts: np.ndarray, ends: np.ndarray, lines: np.ndarray) -> np.ndarray:
-    """buffer[starts[i]:ends[i]] without surrounding blanks, as byte strings S[n]."""
+def _gather(
+    path: Path, buffer: np.ndarray, starts: np.ndarray, ends: np.ndarray, lines: np.ndarray, cut: bool
+) -> np.ndarray:
+    """buffer[starts[i]:ends[i]] without surrounding blanks, as byte strings S[n]; ``cut``: their first 64 bytes."""
     while np.any(blank := (starts < ends) & np.isin(buffer[starts], (32, 9))):
         starts = starts + blank
     while np.any(blank := (starts < ends) & np.isin(buffer[ends - 1], (32, 9))):
         ends = ends - blank
-    lengths = ends - starts
+    lengths = np.minimum(ends - starts, LONGEST_WATCHED) if cut else ends - starts
     width = max(int(lengths.max(initial=0)), 1)
     if width > LONGEST_CELL:
         line = lines[int(np.argmax(lengths))]
@@ -152,7 +171,7 @@ def _gather(path: Path, buffer: np.ndarray, starts: np.ndarray, ends: np.ndarray
 
 
 def _cut_quoted(
-    path: Path, data: bytes, line: int, columns: list[str], used: list[str], table: Table
+    path: Path, data: bytes, line: int, columns: list[str], used: list[str], watched: list[str], table: Table
 ) -> tuple[dict[str, np.ndarray], np.ndarray]:
     """Like _cut, for a block that holds quotation marks; no cell may go over a line end."""
     rows, lines = [], []
@@ -173,11 +192,13 @@ def _cut_quoted(
     for column in cells.values():
         if column.dtype.itemsize > LONGEST_CELL:
             raise ConfigError(f"{path}: a cell is longer than {LONGEST_CELL} bytes")
+    for name in watched:
+        cells[name] = np.array([row[columns.index(name)][:LONGEST_WATCHED] for row in rows], np.bytes_)
     return cells, np.array(lines, np.int64)
 
 
 def _integers(path: Path, cells: np.ndarray, lines: np.ndarray) -> np.ndarray:
-    """int64[n] of decimal digits; refuses anything else."""
+    """int64[n] of decimal digits, below 4 10^18; refuses anything else."""
     digits = np.ascontiguousarray(cells).view(np.uint8).reshape(len(cells), -1)
     values = np.zeros(len(cells), np.int64)
     right = digits[:, 0] != 0 if digits.shape[1] else np.zeros(len(cells), bool)
@@ -187,10 +208,13 @@ def _integers(path: Path, cells: np.ndarray, lines: np.ndarray) -> np.ndarray:
         np.multiply(values, 10, out=values, where=is_digit)
         np.add(values, column.astype(np.int64) - 48, out=values, where=is_digit)
     if digits.shape[1] > 18:
-        right &= digits[:, 18] == 0
+        right &= (digits[:, 18] == 0) | (digits[:, 0] < 52)
+        right &= np.all(digits[:, 19:] == 0, axis=1)
     if not np.all(right):
         row = int(np.argmin(right))
-        raise ConfigError(f"{path}: line {lines[row]}: round must be an integer >= 0, is {_shown(cells[row])}")
+        time = b"-" in cells[row] and b":" in cells[row]
+        hint = "; of times, write Unix seconds and give --round-seconds N" if time else ""
+        raise ConfigError(f"{path}: line {lines[row]}: round must be an integer >= 0, is {_shown(cells[row])}{hint}")
     return values
 
 
@@ -223,10 +247,10 @@ def _encode(path: Path, cells: np.ndarray, lines: np.ndarray, names: Names) -> n
     return codes[inverse]
 
 
-def _booleans(path: Path, cells: np.ndarray, lines: np.ndarray) -> np.ndarray:
+def _booleans(path: Path, cells: np.ndarray, lines: np.ndarray, columns: Columns) -> np.ndarray:
     values, inverse = unique(cells)
-    known = [ACTIVE.get(value.decode("utf-8").lower()) for value in values.tolist()]
+    known = [columns.is_active(_text(value)) for value in values.tolist()]
     if None in known:
         row = int(np.argmax(np.isin(inverse, [k for k, value in enumerate(known) if value is None])))
-        raise ConfigError(f"{path}: line {lines[row]}: active must be 0, 1, true or false, is {_shown(cells[row])}")
+        raise ConfigError(f"{path}: line {lines[row]}: {columns.not_boolean()}, is {_shown(cells[row])}")
     return np.array(known, bool)[inverse]

@@ -6,11 +6,14 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap, PowerNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
+from fedpbc.audit.numbers import number, tick, times
+from fedpbc.audit.statistics import expected_absences
 from fedpbc.audit.svg import INK, LINE, Labels, Picture, drawings
 from fedpbc.plots.palette import COLORS, RESERVED
 
@@ -21,6 +24,10 @@ MAX_ROWS, MAX_COLUMNS = 400, 600
 """Cells of the heat map; more clients or rounds share a cell."""
 BLUE = "#1f83c4"
 """Between the blues of light and dark pages: the heat map's cells are the same in both."""
+UNKNOWN = "#80808066"
+"""Rounds of which nothing is known."""
+PLAIN = FuncFormatter(lambda x, _: number(x, 6))
+"""Numbers on a scale, never with an exponent."""
 MAX_NAMED = 40
 """Up to so many clients, pictures name each of them."""
 MAX_GROUPS = len(COLORS) - 1
@@ -32,11 +39,11 @@ def order_clients(rate: np.ndarray, groups: Sequence[object] | None) -> tuple[np
     """Clients by falling rate, groups together: (order [m], [(group, first place, place after its last)])."""
     if groups is None:
         return np.argsort(-rate, kind="stable"), []
-    names, number = np.unique(np.array([str(group) for group in groups]), return_inverse=True)
-    sizes = np.bincount(number)
+    names, group = np.unique(np.array([str(group) for group in groups]), return_inverse=True)
+    sizes = np.bincount(group)
     place = np.empty(len(names), int)
-    place[np.argsort(-np.bincount(number, weights=rate) / sizes, kind="stable")] = np.arange(len(names))
-    order = np.lexsort((-rate, place[number]))
+    place[np.argsort(-np.bincount(group, weights=rate) / sizes, kind="stable")] = np.arange(len(names))
+    order = np.lexsort((-rate, place[group]))
     by_place = np.argsort(place)
     stops = np.cumsum(sizes[by_place])
     starts = stops - sizes[by_place]
@@ -46,7 +53,10 @@ def order_clients(rate: np.ndarray, groups: Sequence[object] | None) -> tuple[np
 def heat_cells(
     log: ParticipationLog, order: np.ndarray, segments: list[tuple[str, int, int]]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(share of active pairs [rows, columns], row of each place in ``order`` [m]); goes over the log in pieces."""
+    """(share of active pairs [rows, columns], row of each place in ``order`` [m]); goes over the log in pieces.
+
+    Pairs of unknown rounds do not count; a column of unknown rounds only is nan.
+    """
     m, rounds = len(order), max(log.num_rounds, 1)
     if m <= MAX_ROWS:
         row_of_place = np.arange(m)
@@ -68,8 +78,8 @@ def heat_cells(
     for start in range(0, len(log.rounds), CHUNK):
         column = log.rounds[start : start + CHUNK].astype(np.int64) * columns // rounds
         counts += np.bincount(row[log.members[start : start + CHUNK]] * columns + column, minlength=len(counts))
-    in_column = np.bincount(np.arange(rounds) * columns // rounds, minlength=columns)
-    pairs = np.outer(np.bincount(row_of_place, minlength=height), in_column)
+    in_column = np.bincount(np.arange(rounds) * columns // rounds, log.known(), minlength=columns)
+    pairs = np.outer(np.bincount(row_of_place, minlength=height), np.where(in_column > 0, in_column, np.nan))
     return counts.reshape(height, columns) / pairs, row_of_place
 
 
@@ -78,18 +88,18 @@ def heat_map(log: ParticipationLog, rate: np.ndarray) -> Picture:
     order, segments = order_clients(rate, log.groups)
     cells, row_of_place = heat_cells(log, order, segments)
     each = len(order) <= MAX_ROWS and log.num_rounds <= MAX_COLUMNS
-    top = 1.0 if each else min(1.0, max(float(np.quantile(cells, 0.995)), 1e-6) * 1.05)
+    top = 1.0 if each else min(1.0, max(float(np.nanquantile(cells, 0.995)), 1e-6) * 1.05)
     named = len(order) <= MAX_NAMED
     drawn = segments if 1 < len(segments) <= MAX_NAMED else []
 
     def draw(figure: Figure, labels: Labels) -> None:
         ax = figure.subplots()
-        colors: Any = ListedColormap(["#0000", BLUE]) if each else "viridis"
+        colors = ListedColormap(["#0000", BLUE]) if each else colormaps["viridis"]
         first = log.first_round
         extent = (first - 0.5, first + log.num_rounds - 0.5, len(cells), 0.0)
         image = ax.imshow(
             cells,
-            cmap=colors,
+            cmap=colors.with_extremes(bad=UNKNOWN),
             norm=PowerNorm(0.5, 0, top),
             aspect="auto",
             extent=extent,
@@ -97,6 +107,7 @@ def heat_map(log: ParticipationLog, rate: np.ndarray) -> Picture:
             rasterized=True,
         )
         ax.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6 if figure.get_figwidth() > 5 else 4))
+        ax.xaxis.set_major_formatter(PLAIN)
         ax.set_xlabel("round")
         bounds = [(label, int(row_of_place[a]), int(row_of_place[b - 1]) + 1) for label, a, b in drawn]
         for _, start, _ in bounds[1:]:
@@ -112,7 +123,7 @@ def heat_map(log: ParticipationLog, rate: np.ndarray) -> Picture:
         ax.tick_params(axis="y", length=0)
         if not each:
             place: dict[str, Any] = {"location": "bottom", "pad": 0.02, "fraction": 0.05, "aspect": 35, "shrink": 0.7}
-            bar = figure.colorbar(image, ax=ax, format=FuncFormatter(lambda x, _: f"{100 * x:.2g}%"), **place)
+            bar = figure.colorbar(image, ax=ax, format=FuncFormatter(lambda x, _: tick(x)), **place)
             bar.outline.set_visible(False)
             bar.set_ticks([share * top for share in (0, 0.05, 0.25, 0.6, 1)])
             bar.ax.set_xlabel("share that took part")
@@ -122,11 +133,13 @@ def heat_map(log: ParticipationLog, rate: np.ndarray) -> Picture:
     if not each:
         clients, rounds = len(order) / len(cells), log.num_rounds / cells.shape[1]
         caption = "Every row is " + (f"about {clients:.0f} clients" if clients > 1 else "a client")
-        caption += ", every column " + (f"about {rounds:.3g} rounds" if rounds > 1 else "a round")
+        caption += ", every column " + (f"about {number(rounds)} rounds" if rounds > 1 else "a round")
         caption += ": the brighter, the larger the share that took part."
     caption += " Clients that took part most often are on top" + (", group by group." if drawn else ".")
     caption += " Vertical stripes are rounds in which few or many took part; broken rows are clients that come and go."
-    alt = f"Heat map of participation: {len(order)} clients by {log.num_rounds} rounds"
+    if len(log.unknown):
+        caption += " Grey: rounds of which nothing is known."
+    alt = f"Heat map of participation: {len(order):,} clients by {log.num_rounds:,} rounds"
     return Picture(drawings("heat", draw, max(height, 1.3)), alt + ", sorted by participation rate.", caption)
 
 
@@ -225,9 +238,10 @@ def weights(log: ParticipationLog, rate: np.ndarray, realised: np.ndarray, theor
         axis = "x" if named else "y"
         if logarithmic:
             ax.set(**{f"{axis}scale": "log"})
-            (ax.xaxis if named else ax.yaxis).set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
+            (ax.xaxis if named else ax.yaxis).set_major_formatter(PLAIN)
         else:
             ax.set(**{f"{axis}lim": (0, None)})
+            (ax.xaxis if named else ax.yaxis).set_major_formatter(PLAIN)
         _legend(figure, ax)
         _dress(ax)
 
@@ -236,14 +250,14 @@ def weights(log: ParticipationLog, rate: np.ndarray, realised: np.ndarray, theor
         caption += f" {'Rings' if named else 'Dotted'}: what independent rounds with the same rates would give."
     if logarithmic and (missing := int(np.sum(ratio <= 0))):
         caption += f" The scale is logarithmic; {missing:,} clients of weight 0 are not drawn."
-    alt = f"Effective weights in FedAvg: between {ratio.min():.2g} and {ratio.max():.2g} times the fair share 1/m."
+    alt = f"Effective weights in FedAvg: between {times(ratio.min())} and {times(ratio.max())} the fair share 1/m."
     height = 0.16 * len(order) + 0.9 if named else 2.9
     return Picture(drawings("weights", draw, max(height, 1.5)), alt, caption)
 
 
-def absences(edges: np.ndarray, counts: np.ndarray, rate: np.ndarray | None, num_rounds: int) -> Picture:
+def absences(edges: np.ndarray, counts: np.ndarray, rate: np.ndarray | None, log: ParticipationLog) -> Picture:
     """Lengths of absences, and what clients without memory would give."""
-    expected = None if rate is None else expected_absences(edges, rate, num_rounds)
+    expected = None if rate is None else expected_absences(edges, rate, log.num_rounds, log.stretches())
     used = max(np.flatnonzero(counts), default=0) + 1
     edges, counts = edges[: used + 1], counts[:used]
 
@@ -269,10 +283,11 @@ def absences(edges: np.ndarray, counts: np.ndarray, rate: np.ndarray | None, num
             ax.set_xscale("log")
             ax.minorticks_off()
             step = 1 + (len(edges) - 1) // (13 if figure.get_figwidth() > 5 else 7)
-            ax.set_xticks(edges[::step], [f"{edge:g}" for edge in edges[::step]])
+            ax.set_xticks(edges[::step], [number(edge, 6) for edge in edges[::step]])
         else:
             ax.xaxis.set_major_locator(MaxNLocator(integer=True))
-        ax.yaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,g}"))
+            ax.xaxis.set_major_formatter(PLAIN)
+        ax.yaxis.set_major_formatter(PLAIN)
         ax.set_xlabel("length of an absence, rounds")
         ax.set_ylabel("how many")
         _legend(figure, ax)
@@ -282,41 +297,29 @@ def absences(edges: np.ndarray, counts: np.ndarray, rate: np.ndarray | None, num
     if expected is not None:
         caption += " Grey: what clients with the same rates would give, were every round an independent coin flip."
         caption += " Bars above it at the right: clients stay away longer than chance explains."
-    longest = min(edges[-1] - 1, num_rounds)
+    longest = min(edges[-1] - 1, log.num_rounds)
     return Picture(
-        drawings("absences", draw, 2.6), f"Histogram of absence lengths, up to about {longest:g} rounds.", caption
+        drawings("absences", draw, 2.6), f"Histogram of absence lengths, up to about {longest:,.0f} rounds.", caption
     )
 
 
-def expected_absences(edges: np.ndarray, rate: np.ndarray, num_rounds: int) -> np.ndarray:
-    """Expected number of absences with edges[k] <= length < edges[k + 1] of clients without memory.
-
-    A client of rate p and T rounds has (1 - p)^k (1 + (T - k) p) absences of k rounds or more. Shapes: [n + 1], [m]
-    -> [n].
-
-    >>> expected_absences(np.array([1, 2, 3]), np.array([0.5]), 2)
-    array([0.5 , 0.25])
-    """
-    values, how_many = np.unique(rate, return_counts=True)
-    at_least = np.zeros(len(edges))
-    for i, edge in enumerate(edges):
-        k = np.ceil(max(edge, 1))
-        if k <= num_rounds:
-            at_least[i] = how_many @ ((1 - values) ** k * (1 + (num_rounds - k) * values))
-    return at_least[:-1] - at_least[1:]
-
-
-def activity(counts: np.ndarray, first_round: int, period: float | None) -> Picture:
-    """Active clients over time and, when there is a period, over one cycle."""
-    rounds = len(counts)
+def activity(log: ParticipationLog, period: float | None) -> Picture:
+    """Active clients over time and, when there is a period, over one cycle; unknown rounds are gaps."""
+    rounds, first_round, known = log.num_rounds, log.first_round, log.known()
+    counts = np.where(known, log.active_counts(), np.nan)
     bins = min(rounds, MAX_COLUMNS)
     starts = np.arange(bins) * rounds // bins
-    low, high = np.minimum.reduceat(counts, starts), np.maximum.reduceat(counts, starts)
-    mean = np.add.reduceat(counts, starts) / np.diff([*starts, rounds])
+    low, high = np.fmin.reduceat(counts, starts), np.fmax.reduceat(counts, starts)
+    in_bin = np.add.reduceat(known.astype(int), starts)
+    sums = np.add.reduceat(np.nan_to_num(counts), starts)
+    mean = np.where(in_bin > 0, sums / np.maximum(in_bin, 1), np.nan)
     binned = bins < rounds
     longest = max(1, bins // 20) if period is None else max(1, int(period * bins / rounds / 5))
     window = min(bins, longest, 15)
-    smooth = np.convolve(mean, np.ones(window), "same") / np.convolve(np.ones(bins), np.ones(window), "same")
+    weight = np.convolve((in_bin > 0).astype(float), np.ones(window), "same")
+    smooth = np.where(
+        in_bin > 0, np.convolve(np.nan_to_num(mean), np.ones(window), "same") / np.maximum(weight, 1), np.nan
+    )
     folded = period is not None and 3 <= period <= rounds / 2
 
     def draw(figure: Figure, labels: Labels) -> None:
@@ -338,23 +341,26 @@ def activity(counts: np.ndarray, first_round: int, period: float | None) -> Pict
             ax.plot(x, mean, color=blue, linewidth=0.7, alpha=0.45, marker="." if rounds < 3 else "")
         ax.plot(x, smooth, color=blue, linewidth=1.4)
         ax.set_xlim(first_round - 0.5, first_round + rounds - 0.5)
-        ax.set_ylim(0, max(float(counts.max(initial=0)) * 1.05, 1))
+        ax.set_ylim(0, max(float(np.nanmax(counts)) * 1.05, 1))
         ax.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=5))
         ax.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=7 if wide else 4))
+        ax.xaxis.set_major_formatter(PLAIN)
+        ax.yaxis.set_major_formatter(PLAIN)
         ax.set_xlabel("round")
         ax.set_ylabel("active clients")
         _dress(ax)
 
     if binned:
-        caption = (
-            f"Active clients per round. Every point is about {rounds / bins:.3g} rounds: band from the fewest to the"
-        )
-        caption += " most, line their mean."
+        caption = f"Active clients per round. Every point is about {number(rounds / bins)} rounds: band from the"
+        caption += " fewest to the most, line their mean."
     else:
         caption = "Active clients per round (thin)" + (f" and the mean over {window} rounds." if window > 1 else ".")
     if folded:
         caption += " Second panel: the average cycle."
-    alt = f"Active clients over {rounds} rounds: between {int(counts.min(initial=0))} and {int(counts.max(initial=0))}."
+    if len(log.unknown):
+        caption += " Gaps: rounds of which nothing is known."
+    least, most = int(np.nanmin(counts)), int(np.nanmax(counts))
+    alt = f"Active clients over {rounds:,} rounds: between {least:,} and {most:,}."
     heights = {"wide": 2.3, "narrow": 4.0 if folded else 2.3}
     return Picture(drawings("activity", draw, heights), alt, caption)
 
@@ -362,12 +368,15 @@ def activity(counts: np.ndarray, first_round: int, period: float | None) -> Pict
 def _cycle(ax: Axes, counts: np.ndarray, period: float, color: str) -> None:
     bins = int(min(np.round(period), 48))
     phase = np.minimum((np.arange(len(counts)) % period * bins / period).astype(int), bins - 1)
-    mean = np.bincount(phase, counts, minlength=bins) / np.maximum(np.bincount(phase, minlength=bins), 1)
+    known = np.isfinite(counts)
+    how_many = np.bincount(phase[known], minlength=bins)
+    mean = np.bincount(phase[known], counts[known], minlength=bins) / np.where(how_many > 0, how_many, np.nan)
     ax.stairs(mean, np.linspace(0, period, bins + 1), color=color, linewidth=1.4, baseline=None)
     ax.set_xlim(0, period)
     ax.set_ylim(bottom=0)
     ax.set_xlabel("round of the cycle")
     ax.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=4))
+    ax.xaxis.set_major_formatter(PLAIN)
     _dress(ax)
 
 
@@ -392,7 +401,7 @@ def _spread(n: int) -> np.ndarray:
 
 
 def _percent(value: Any, position: Any = None) -> str:
-    return f"{100 * value:.3g}%"
+    return tick(value)
 
 
 def _named_axis(ax: Axes, labels: list[str]) -> None:

@@ -48,7 +48,7 @@ def audit(log: ParticipationLog) -> Findings:
             "autocorrelation": _autocorrelation(remembered),
             "period": _period(log),
         },
-        "mixing": _mixing(log, len(groups) == 1),
+        "mixing": _mixing(log, len(groups)),
     }
     findings["advice"] = advise(findings)
     findings["clients"] = log.clients
@@ -57,10 +57,10 @@ def audit(log: ParticipationLog) -> Findings:
 
 def _audit_counts(log: ParticipationLog) -> Findings:
     counts = log.active_counts()
-    p = counts_drift(counts)
+    p = counts_drift(counts, log.known())
     findings: Findings = {
         "log": _about(log),
-        "participation": {**_rounds(counts), "mean_rate": _over(counts.mean(), log.num_clients)},
+        "participation": {**_rounds(log), "mean_rate": _over(log.known_counts().mean(), log.num_clients)},
         "bias": None,
         "stationarity": {
             "drift": {"p_value": p, "drifting": [], "tested": 0, "counts_drift": p < ALPHA, "alpha": ALPHA,
@@ -83,12 +83,14 @@ def _about(log: ParticipationLog) -> dict[str, Any]:
     pairs = int(log.active_counts().sum())
     return {
         "source": log.source, "format": log.format, "num_clients": log.num_clients, "num_rounds": log.num_rounds,
-        "first_round": log.first_round, "num_active_pairs": pairs, "skipped": dict(log.skipped),
+        "unknown_rounds": len(log.unknown), "first_round": log.first_round, "num_active_pairs": pairs,
+        "dropped_duplicates": log.dropped_duplicates, "skipped": dict(log.skipped),
         "notes": list(log.notes), "counts_only": log.counts_only is not None,
     }  # fmt: skip
 
 
-def _rounds(counts: np.ndarray) -> dict[str, Any]:
+def _rounds(log: ParticipationLog) -> dict[str, Any]:
+    counts = log.known_counts()
     return {
         "empty_rounds": int(np.sum(counts == 0)),
         "single_rounds": int(np.sum(counts == 1)),
@@ -99,18 +101,19 @@ def _rounds(counts: np.ndarray) -> dict[str, Any]:
 def _participation(
     log: ParticipationLog, stats: PerClient, remembered: Memory, groups: list[list[str]]
 ) -> dict[str, Any]:
-    rate = stats.seen / log.num_rounds
-    effective = np.maximum(log.num_rounds * (1 - remembered.used) / (1 + remembered.used), 1)
+    rate = stats.seen / log.known_rounds
+    effective = np.maximum(log.known_rounds * (1 - remembered.used) / (1 + remembered.used), 1)
     low, high = intervals(rate, effective)
     never = [log.clients[i] for i in np.flatnonzero(stats.seen == 0)]
     return {
-        **_rounds(log.active_counts()),
+        **_rounds(log),
         "mean_rate": float(rate.mean()),
         "rate": rate.tolist(), "rate_low": low.tolist(), "rate_high": high.tolist(), "confidence": CONFIDENCE,
         "intervals_widened": bool(np.any(remembered.used > 0)),
         "gini": gini(rate),
         "longest_absence": stats.longest.tolist(),
-        "absence_histogram": {"edges": stats.edges.tolist(), "counts": stats.absences.tolist()},
+        "absence_histogram": {"edges": stats.edges.tolist(), "counts": stats.absences.tolist(),
+                              "censored": stats.censored},
         "never_seen": never, "components": groups, "meets_all": len(groups) == 1 and not never,
     }  # fmt: skip
 
@@ -118,7 +121,7 @@ def _participation(
 def _bias(log: ParticipationLog, stats: PerClient, remembered: Memory) -> dict[str, Any]:
     m = len(log.clients)
     weight = realised_weights(log)
-    theory = fedavg_weights(stats.seen / log.num_rounds)
+    theory = fedavg_weights(stats.seen / log.known_rounds)
     order = np.argsort(weight, kind="stable")
     correlation = min(max(remembered.pooled, 0.0), 0.99) if remembered.p_value < MEMORY_ALPHA else 0.0
     return {
@@ -180,10 +183,13 @@ def _period(log: ParticipationLog) -> dict[str, Any]:
     return {"rounds": found.rounds, "strength": found.strength, "p_value": found.p_value}
 
 
-def _mixing(log: ParticipationLog, joined: bool) -> dict[str, Any]:
-    found = mixing(log, joined)
+def _mixing(log: ParticipationLog, groups: int) -> dict[str, Any]:
+    found = mixing(log, groups)
     return {
-        "contraction": found.contraction, "windows": found.windows, "clients_seen": found.clients_seen,
-        "half_life_rounds": found.half_life, "cooldown_rounds_1e3": found.cooldown,
-        "local_work_ratio": log.num_rounds * len(log.clients) / len(log.rounds),
+        "squared_distance_left_per_round": found.squared_left,
+        "distance_left_per_round": None if found.squared_left is None else math.sqrt(found.squared_left),
+        "distance_half_life_rounds": found.half_life, "distance_cooldown_rounds_1e3": found.cooldown,
+        "extrapolated": found.extrapolated, "squared_distance_left_for_good": found.left_for_good,
+        "windows": found.windows, "clients_seen": found.clients_seen,
+        "local_work_ratio": log.known_rounds * len(log.clients) / len(log.rounds),
     }  # fmt: skip

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -14,9 +13,6 @@ from fedpbc.errors import ConfigError, shorten
 Progress = Callable[[int, int], None]
 """``progress(done, total)`` in bytes (or rows), called now and then while a file is read."""
 
-MOST_ROUNDS = 10_000_000
-"""More rounds than this are taken for a mistake (a time stamp in the column ``round``)."""
-
 
 @dataclass(frozen=True, eq=False)
 class ParticipationLog:
@@ -25,7 +21,7 @@ class ParticipationLog:
     clients: list[str]
     """Every client id, those never seen too; the index is the client's number. Empty when only counts are known."""
     num_rounds: int
-    """T; rounds without any active client count."""
+    """T; rounds without any active client count, and so do unknown ones."""
     first_round: int
     """What the file calls its first round."""
     rounds: np.ndarray
@@ -39,7 +35,8 @@ class ParticipationLog:
     skipped: dict[str, int] = field(default_factory=dict)
     """What was skipped -> how many lines."""
     counts_only: np.ndarray | None = None
-    """int[T]: how many clients took part, when the log holds nothing else; then rounds and members are empty."""
+    """int[T]: how many clients took part, when the log holds nothing else; then rounds and members are empty. 0 in
+    unknown rounds."""
     source: str = ""
     """The file's name."""
     format: str = ""
@@ -48,14 +45,38 @@ class ParticipationLog:
     """What was assumed while reading, in words."""
     counts_clients: int | None = None
     """m, when the log holds counts only and m is known."""
+    unknown: np.ndarray = field(default_factory=lambda: np.empty(0, np.int32))
+    """int32[u], ascending: rounds (0..T-1) of which nothing is known; they enter no statistic."""
+    dropped_duplicates: int = 0
+    """Rows that said again what another row says, and were dropped because that was allowed."""
 
     @property
     def num_clients(self) -> int | None:
         """m, or None when the log holds counts only and nobody said."""
         return self.counts_clients if self.counts_only is not None else len(self.clients)
 
+    @property
+    def known_rounds(self) -> int:
+        """How many of the T rounds are known."""
+        return self.num_rounds - len(self.unknown)
+
+    def known(self) -> np.ndarray:
+        """bool[T]: which rounds are known."""
+        known = np.ones(self.num_rounds, bool)
+        known[self.unknown] = False
+        return known
+
+    def stretches(self) -> np.ndarray:
+        """Known rounds in a row, int[K, 2]: the first of each stretch and the first after it."""
+        ends = np.flatnonzero(np.diff(np.concatenate([[False], self.known(), [False]]).astype(np.int8)))
+        return ends.reshape(-1, 2)
+
+    def known_counts(self) -> np.ndarray:
+        """|A^t| of the known rounds, int[known_rounds]."""
+        return self.active_counts()[self.known()]
+
     def active_counts(self) -> np.ndarray:
-        """|A^t|, int[T]."""
+        """|A^t|, int[T]; 0 in unknown rounds."""
         if self.counts_only is not None:
             return self.counts_only
         return np.bincount(self.rounds, minlength=self.num_rounds)
@@ -66,18 +87,53 @@ class ParticipationLog:
         return self.members[first:last]
 
     @classmethod
-    def from_matrix(cls, active: np.ndarray, clients: Sequence[str] | None = None) -> ParticipationLog:
-        """A log from bool[T, m]; clients are called "0", "1", ... unless named. Raises ConfigError like a file."""
+    def from_matrix(
+        cls, active: np.ndarray, clients: Sequence[str] | None = None, unknown: Sequence[int] = ()
+    ) -> ParticipationLog:
+        """A log from bool[T, m]; clients are called "0", "1", ... unless named. Raises ConfigError like a file.
+
+        unknown: rounds of which nothing is known; their rows are not looked at.
+        """
         active = np.asarray(active)
         if active.ndim != 2 or not np.all((active == 0) | (active == 1)):
             raise ConfigError(f"a matrix of 0 and 1 or booleans (rounds, clients) is needed, has shape {active.shape}")
         names = list(clients) if clients is not None else [str(i) for i in range(active.shape[1])]
         if len(names) != active.shape[1] or len(set(names)) < len(names):
             raise ConfigError(f"clients must be {active.shape[1]} different names, one per column")
+        hidden = np.unique(np.array(unknown, np.int64))
+        if len(hidden) and not 0 <= hidden[0] <= hidden[-1] < len(active):
+            raise ConfigError(f"unknown must hold rounds from 0 to {len(active) - 1}, holds {shorten(list(unknown))}")
+        active = active.astype(bool)
+        active[hidden] = False
         t, i = np.nonzero(active)
-        log = cls(names, len(active), 0, t.astype(np.int32), i.astype(np.int32), source="matrix", format="npy")
+        log = cls(
+            names, len(active), 0, t.astype(np.int32), i.astype(np.int32), source="matrix", format="npy",
+            unknown=hidden.astype(np.int32),
+        )  # fmt: skip
         require_clients(log)
         return log
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How a file is to be read, where it does not say."""
+
+    active_column: str | None = None
+    """``NAME``: this column says who took part; ``NAME=VALUE,VALUE``: rows with one of these values took part;
+    ``none``: every row did."""
+    round_seconds: float | None = None
+    """``round`` holds times: a round is so long."""
+    missing_rounds: str | None = None
+    """``empty`` or ``unknown``: what rounds that are not there are; None refuses them."""
+    drop_duplicates: bool = False
+    """A pair of round and client may stand there more than once; it counts once."""
+
+    def check(self) -> None:
+        """Raise ConfigError on values that are not allowed."""
+        if self.missing_rounds not in (None, "empty", "unknown"):
+            raise ConfigError(f"--missing-rounds {shorten(self.missing_rounds)}: must be empty or unknown")
+        if self.round_seconds is not None and not 0 < self.round_seconds < 1e9:
+            raise ConfigError(f"--round-seconds {shorten(self.round_seconds)}: must be a number > 0, below 10^9")
 
 
 class Rows(NamedTuple):
@@ -103,76 +159,13 @@ class Names:
         return np.array([codes.setdefault(name, len(codes)) for name in names], np.int32)
 
 
-@dataclass
-class Table:
-    """What a reader hands over: pieces of rows, and what it knows about them."""
-
-    pieces: Iterator[Rows]
-    names: Names
-    gaps_are_empty: bool
-    """A round that no row names had no active client; otherwise it is an error."""
-    listed_rounds: list[int] = field(default_factory=list)
-    """Rounds that exist although they may have no row."""
-    lists_inactive: bool = False
-    """There is a row for every pair of round and client, active or not."""
-    blank_lines: list[int] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    first_line: int | None = None
-    """Line of the first row; None when rows are no lines."""
-
-    def where(self, row: int) -> str:
-        """``line 7`` of a row, counted with the blank lines before it."""
-        if self.first_line is None:
-            return f"row {row}"
-        line = row + self.first_line
-        for blank in self.blank_lines:
-            line += blank <= line
-        return f"line {line}"
-
-
-def assemble(path: Path, kind: str, table: Table) -> ParticipationLog:
-    """Sort and check the rows of a file: O(n log n), a few arrays of n.
-
-    Raises ConfigError on no rows, duplicates, missing rounds, one client, nobody active.
-    """
-    pieces = list(table.pieces)
-    if not pieces and not table.listed_rounds:
-        raise ConfigError(f"{path}: holds no rows")
-    rounds, codes, active = _join(pieces)
-    first, num_rounds = _range(path, rounds, table)
-    clients, rank = ordered(table.names.codes)
-    m = max(len(clients), 1)
-    keys = (rounds - first) * m + rank[codes]
-    _no_duplicates(path, keys, table, clients, m, first)
-    _no_gaps(path, keys, table, num_rounds, m, first)
-    if table.lists_inactive and len(keys) < num_rounds * m:
-        missing = num_rounds * m - len(keys)
-        table.notes.append(f"{missing:,} pairs of round and client have no row; they count as not active")
-    keys = np.sort(keys[active])
-    members = np.remainder(keys, m).astype(np.int32)
-    keys //= m
-    skipped = {"blank lines": len(table.blank_lines)} if table.blank_lines else {}
-    return ParticipationLog(
-        clients, num_rounds, first, keys.astype(np.int32), members,
-        skipped=skipped, source=path.name, format=kind, notes=tuple(table.notes),
-    )  # fmt: skip
-
-
-def _join(pieces: list[Rows]) -> Rows:
-    empty = Rows(np.empty(0, np.int64), np.empty(0, np.int32), np.empty(0, bool))
-    return Rows(*(np.concatenate(column) for column in zip(empty, *pieces, strict=True)))
-
-
-def _range(path: Path, rounds: np.ndarray, table: Table) -> tuple[int, int]:
-    listed = table.listed_rounds
-    ends = [*([int(rounds.min()), int(rounds.max())] if len(rounds) else []), *listed]
-    first, last = min(ends), max(ends)
-    if last - first >= MOST_ROUNDS:
-        raise ConfigError(
-            f"{path}: rounds go from {first} to {last}: at most {MOST_ROUNDS:,} rounds are allowed; number the rounds "
-            "0, 1, 2, ... (are these time stamps?)"
-        )
-    return first, last - first + 1
+def require_clients(log: ParticipationLog) -> None:
+    """Raise ConfigError when there is nothing to compare: nobody active, or a single client."""
+    where = log.source
+    if not len(log.rounds) and log.counts_only is None:
+        raise ConfigError(f"{where}: no client is active in any of {log.known_rounds:,} rounds; at least one must be")
+    if log.num_clients == 1:
+        raise ConfigError(f"{where}: holds a single client; an audit compares at least two (--clients N adds unseen)")
 
 
 def ordered(codes: dict[str, int]) -> tuple[list[str], np.ndarray]:
@@ -185,44 +178,6 @@ def ordered(codes: dict[str, int]) -> tuple[list[str], np.ndarray]:
 
 def _is_integer(name: str) -> bool:
     return name.isascii() and name.isdigit() and len(name) < 19 and (name == "0" or name[0] != "0")
-
-
-def _no_duplicates(path: Path, keys: np.ndarray, table: Table, clients: list[str], m: int, first: int) -> None:
-    ordered_keys = np.sort(keys)
-    twice = np.flatnonzero(ordered_keys[1:] == ordered_keys[:-1])
-    if len(twice):
-        key = ordered_keys[twice[0]]
-        rows = np.flatnonzero(keys == key)
-        raise ConfigError(
-            f"{path}: {table.where(int(rows[1]))}: round {key // m + first}, client {shorten(clients[key % m])} stands "
-            f"there twice, first in {table.where(int(rows[0]))}; {len(twice):,} duplicates in all, none is allowed"
-        )
-
-
-def _no_gaps(path: Path, keys: np.ndarray, table: Table, num_rounds: int, m: int, first: int) -> None:
-    present = np.zeros(num_rounds, bool)
-    present[keys // m] = True
-    present[np.array(table.listed_rounds, np.int64) - first] = True
-    missing = np.flatnonzero(~present)
-    if len(missing) and not table.gaps_are_empty:
-        raise ConfigError(
-            f"{path}: round {missing[0] + first} is missing ({len(missing):,} of {num_rounds:,} rounds are): rounds "
-            "must be contiguous; a round without an active client needs its own row or line too"
-        )
-    if len(missing):
-        table.notes.append(
-            f"{len(missing):,} rounds between the first and the last have no row; they count as rounds without an "
-            "active client"
-        )
-
-
-def require_clients(log: ParticipationLog) -> None:
-    """Raise ConfigError when there is nothing to compare: nobody active, or a single client."""
-    where = log.source
-    if not len(log.rounds) and log.counts_only is None:
-        raise ConfigError(f"{where}: no client is active in any of {log.num_rounds:,} rounds; at least one must be")
-    if log.num_clients == 1:
-        raise ConfigError(f"{where}: holds a single client; an audit compares at least two (--clients N adds unseen)")
 
 
 CLIENTS_MAX = 10_000_000

@@ -1,4 +1,4 @@
-"""HTML for the page: its colours, tables, figures, and how ids and numbers are written."""
+"""HTML for the page: its colours, tables, figures, and how ids are written."""
 
 from __future__ import annotations
 
@@ -89,57 +89,9 @@ def client_ids(clients: Sequence[object]) -> str:
     return f"{text} and {more:,} more, in audit.json" if more > 0 else text
 
 
-def percent(value: float | None) -> str:
-    """A share for readers.
-
-    >>> percent(0.1234), percent(0.0001234), percent(1)
-    ('12%', '0.012%', '100%')
-    """
-    if value is None:
-        return "\N{EN DASH}"
-    hundred = 100 * float(value)
-    if 0 < hundred < 0.01:
-        return "under 0.01%"
-    if 99.5 <= hundred < 100:
-        return f"{hundred:.1f}%" if hundred < 99.95 else "over 99.9%"
-    return f"{hundred:.0f}%" if hundred == 0 or hundred >= 9.95 else f"{hundred:#.2g}%"
-
-
 def ratio_of(weight: float | None, share: float | None) -> float | None:
     """weight / share, None when it cannot be said."""
     return None if weight is None or not share else weight / share
-
-
-def times(ratio: float | None) -> str:
-    """A multiple for readers; None is a dash."""
-    if ratio is None:
-        return "\N{EN DASH}"
-    if 0 < ratio < 0.01:
-        return "under 0.01\N{MULTIPLICATION SIGN}"
-    digits = 0 if ratio >= 100 or ratio == 0 else 1 if ratio >= 10 else 2
-    return f"{ratio:,.{digits}f}\N{MULTIPLICATION SIGN}"
-
-
-def in_rounds(number: float) -> str:
-    """A duration in rounds."""
-    if number < 1:
-        return "less than a round"
-    return count(round(number), "round") if number >= 10 else f"{number:.2g} round{'' if number == 1 else 's'}"
-
-
-def cycle_of(period: float) -> str:
-    """A period, measured, hence rounded: ``24 rounds``."""
-    return f"{period:.3g} rounds" if period < 1000 else f"{period:,.0f} rounds"
-
-
-def count(number: int, what: str) -> str:
-    """``3 clients``."""
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
-
-
-def p_value(p: float) -> str:
-    """``= 0.02`` or ``< 0.001``."""
-    return "< 0.001" if p < 0.001 else f"= {p:.2g}"
 
 
 def evidence(source: object) -> str:

@@ -1,4 +1,9 @@
-"""Question 4 of an audit: how fast FedPBC's averaging would have brought clients together on this very log."""
+"""Question 4 of an audit: how fast FedPBC's averaging would have brought clients together on this very log.
+
+Squared or not: averaging shrinks ||X (I - J)||_F^2, the squared distance of the models X [d, m] from their mean, by
+||W^(0) ... W^(n-1) - J||_F^2 / (m - 1) when the columns of X are independent and alike. Readers think of the distance
+itself, which shrinks by the root of that: a thousandth of the distance is a millionth of the squared distance.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +17,11 @@ EXACT_UP_TO = 2000
 """Clients; above, random probes."""
 PROBES = 16
 FLOOR = 1e-6
-"""A window ends when this share of the squared distance is left."""
+"""A window ends when this share of the squared distance is left: a thousandth of the distance."""
 WORK = 2e8
 """Numbers that may be averaged, about: windows are spread over the log so that this suffices."""
 LONGEST_WORK = 1e9
-"""The same for a single window, which then ends unfinished."""
+"""The same for a single window, which then ends unfinished, and for all windows together."""
 
 
 class Window(NamedTuple):
@@ -24,45 +29,50 @@ class Window(NamedTuple):
 
     rounds: int
     left: float
-    """||W^(first) ... W^(last) - J||_F^2 / (m - 1) at its end."""
-    half: float
-    """Rounds until 1/2 was left; inf when it never was."""
-    thousandth: float
-    """Rounds until 1/1000 was left."""
+    """||W^(first) ... W^(last) - J||_F^2 / (m - 1) at its end, not below FLOOR: the share of the squared distance."""
 
 
 class Mixing(NamedTuple):
     """How the log mixes, among the clients seen."""
 
-    contraction: float | None
-    """Share of the squared distance that one round leaves."""
+    squared_left: float | None
+    """Share of the squared distance that a round leaves, on the average over the way to FLOOR."""
+    half_life: float | None
+    """Rounds that halve the distance (not its square), at that speed."""
+    cooldown: float | None
+    """Rounds until a thousandth of the distance is left, a millionth of its square, at that speed."""
+    extrapolated: bool
+    """No window reached FLOOR: the log is shorter than its cool-down."""
+    left_for_good: float
+    """Share of the squared distance that no number of rounds takes away; 0 where all clients meet."""
     windows: int
     clients_seen: int
-    half_life: float | None
-    cooldown: float | None
 
 
-def mixing(log: ParticipationLog, joined: bool, seed: int = 0) -> Mixing:
-    """The contraction (||prod W^t - J||_F^2 / (m-1))^(1/rounds) of the log itself, m the clients seen.
+def mixing(log: ParticipationLog, groups: int, seed: int = 0) -> Mixing:
+    """The speed (share left)^(1/rounds) of the log itself; the share is ||prod W^t - J||_F^2 / (m-1), m clients seen.
 
     W^t averages the models of A^t and leaves the rest; it is never built: the product acts on the columns of I - J
-    (m up to 2000) or on 16 random ones. A window ends when 1e-6 is left, with the log, or after 10^9 numbers; windows
-    are pooled as exp(sum log left / sum rounds). half_life and cooldown are medians over windows of the rounds until
-    1/2 and 1/1000 are left, continued at the contraction's speed where a window ended before; None when clients do
-    not all meet (``joined``), for then a part of the distance stays forever.
-    """
+    (m up to 2000) or on 16 random ones. A window ends when 1e-6 is left, with its stretch of known rounds, or after
+    10^9 numbers; windows are pooled as c = exp(sum log left / sum rounds). Everything else follows from c: half-life
+    log(1/4) / log c, cool-down log(1e-6) / log c, which is the mean length of a window. groups: of clients seen that
+    never meet; with more than one a share (groups - 1) / (m - 1) stays for good, and there is no speed.
+    """  # fmt: skip
     seen = np.flatnonzero(np.bincount(log.members, minlength=len(log.clients)))
     if len(seen) < 2:
-        return Mixing(None, 0, len(seen), None, None)
+        return Mixing(None, None, None, False, 0.0, 0, len(seen))
+    if groups > 1:
+        return Mixing(None, None, None, False, (groups - 1) / (len(seen) - 1), 0, len(seen))
     place = np.zeros(len(log.clients), np.int64)
     place[seen] = np.arange(len(seen))
     windows = _windows(log, place, _start(len(seen), seed))
-    rounds = sum(window.rounds for window in windows)
-    contraction = float(np.exp(sum(np.log(window.left) for window in windows) / rounds))
-    if not joined or contraction >= 1:
-        return Mixing(contraction, len(windows), len(seen), None, None)
-    half, cooldown = (_median(windows, contraction, share) for share in (0.5, 1e-3))
-    return Mixing(contraction, len(windows), len(seen), half, cooldown)
+    finished = [window for window in windows if window.left <= FLOOR]
+    used = finished or windows
+    speed = sum(np.log(window.left) for window in used) / sum(window.rounds for window in used)
+    if speed >= 0:
+        return Mixing(1.0, None, None, True, 0.0, len(used), len(seen))
+    half, cooldown = (float(np.log(share**2) / speed) for share in (0.5, 1e-3))
+    return Mixing(float(np.exp(speed)), half, cooldown, not finished, 0.0, len(used), len(seen))
 
 
 def _start(m: int, seed: int) -> np.ndarray:
@@ -74,20 +84,22 @@ def _start(m: int, seed: int) -> np.ndarray:
 
 
 def _windows(log: ParticipationLog, place: np.ndarray, start: np.ndarray) -> list[Window]:
-    """Windows from evenly spread rounds; an unfinished last one only when there is no other."""
+    """Windows from evenly spread rounds, each within a stretch of known rounds; the last of a stretch is unfinished."""
     bounds = np.searchsorted(log.rounds, np.arange(log.num_rounds + 1))
     found: list[Window] = []
-    first, spacing = 0, 0
-    while first < log.num_rounds:
-        window = _window(log.members, place, bounds, first, start)
-        finished = window.left <= FLOOR
-        if finished or not found:
-            found.append(window)
-        if not finished:
-            break
-        work = (bounds[first + window.rounds] - bounds[first]) * start.shape[1] + start.size
-        spacing = spacing or int(log.num_rounds / max(WORK / work, 1))
-        first += max(window.rounds, spacing)
+    spacing, spent = 0, 0
+    for begin, end in log.stretches().tolist():
+        first = begin
+        while first < end and spent <= LONGEST_WORK:
+            window = _window(log.members, place, bounds[: end + 1], first, start)
+            if window.left <= FLOOR or first == begin:
+                found.append(window)
+            work = int(bounds[first + window.rounds] - bounds[first]) * start.shape[1] + start.size
+            spent += work
+            if window.left > FLOOR:
+                break
+            spacing = spacing or int(log.num_rounds / max(WORK / work, 1))
+            first += max(window.rounds, spacing)
     return found
 
 
@@ -95,7 +107,6 @@ def _window(members: np.ndarray, place: np.ndarray, bounds: np.ndarray, first: i
     """Average from round ``first`` on until FLOOR is left; the squared norm is kept up to date by what a mean takes."""
     x = start.copy()
     total = norm = float(np.sum(x * x))
-    half = thousandth = np.inf
     t, rows_allowed = first, LONGEST_WORK / start.shape[1]
     while t < len(bounds) - 1 and norm > FLOOR * total and bounds[t] - bounds[first] <= rows_allowed:
         active = place[members[bounds[t] : bounds[t + 1]]]
@@ -105,20 +116,4 @@ def _window(members: np.ndarray, place: np.ndarray, bounds: np.ndarray, first: i
             mean = rows.mean(0)
             norm -= float(np.einsum("ij,ij->", rows, rows)) - len(active) * float(np.sum(mean * mean))
             x[active] = mean
-        if norm <= 0.5 * total:
-            half = min(half, t - first)
-        if norm <= 1e-3 * total:
-            thousandth = min(thousandth, t - first)
-    return Window(t - first, max(float(np.sum(x * x)) / total, 1e-300), half, thousandth)
-
-
-def _median(windows: list[Window], contraction: float, share: float) -> float:
-    """Median over windows of the rounds until ``share`` is left."""
-    reached = [window.half if share == 0.5 else window.thousandth for window in windows]
-    speed = np.log(contraction)
-    return float(
-        np.median([
-            rounds if np.isfinite(rounds) else window.rounds + max(np.log(share / window.left) / speed, 0)
-            for rounds, window in zip(reached, windows, strict=True)
-        ])
-    )  # fmt: skip
+    return Window(t - first, max(float(np.sum(x * x)) / total, FLOOR))

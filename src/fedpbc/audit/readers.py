@@ -1,9 +1,8 @@
-"""The formats of a participation log other than CSV, the files beside it, and the choice between formats."""
+"""Dense arrays, Parquet and Flower's console; the files beside a log; the choice between formats."""
 
 from __future__ import annotations
 
 import csv
-import json
 import math
 import re
 from collections.abc import Iterator
@@ -14,8 +13,11 @@ from typing import Any
 
 import numpy as np
 
+from fedpbc.audit.assemble import Table, assemble, meaning_of_missing, refusal
 from fedpbc.audit.csvfile import decode, read_csv
-from fedpbc.audit.log import Names, ParticipationLog, Progress, Rows, Table, assemble, require_clients, with_clients
+from fedpbc.audit.jsonlines import describe_json, read_jsonl
+from fedpbc.audit.log import Names, ParticipationLog, Progress, Reading, Rows, require_clients, with_clients
+from fedpbc.audit.outcome import Columns
 from fedpbc.errors import ConfigError, FedpbcError, shorten, suggest
 
 KINDS = {
@@ -31,24 +33,34 @@ def read_log(
     clients: int | None = None,
     sizes: str | Path | None = None,
     groups: str | Path | None = None,
+    active_column: str | None = None,
+    round_seconds: float | None = None,
+    missing_rounds: str | None = None,
+    drop_duplicates: bool = False,
     progress: Progress | None = None,
 ) -> ParticipationLog:
     """A participation log from a file; the format follows from the ending (docs/audit.md describes them).
 
     clients: how many there are, if some never appear. sizes, groups: CSV files client,size and client,group, which
-    may name clients that never appear. Raises ConfigError naming file, line and what is allowed.
+    may name clients that never appear. active_column: the column that says who took part, as ``"name"`` (booleans) or
+    ``"name=value,value"`` (these values did), or ``"none"``: every row did. round_seconds: the column round holds
+    times, a round is so long. missing_rounds: ``"empty"`` or ``"unknown"``; None refuses them. drop_duplicates: a pair
+    of round and client that stands there more than once counts once. Raises ConfigError naming file, line and what is
+    allowed.
     """
     path = Path(path)
+    reading = Reading(active_column, round_seconds, missing_rounds, drop_duplicates)
+    reading.check()
     if not path.is_file():
         raise ConfigError(f"{path}: no such file")
     kind = KINDS.get(path.suffix.lower())
     if kind is None:
-        raise ConfigError(f"{path}: must end in one of {', '.join(KINDS)}{suggest(path.suffix, KINDS)}")
+        raise ConfigError(f"{path}: {_no_log(path)}")
     if path.stat().st_size == 0:
         raise ConfigError(f"{path}: the file is empty")
     if clients is not None and clients < 2:
         raise ConfigError(f"--clients {clients}: must be at least 2")
-    log = _read(path, kind, progress)
+    log = _read(path, kind, reading, progress)
     size_of = _companion(Path(sizes), "size") if sizes else {}
     group_of = _companion(Path(groups), "group") if groups else {}
     log = with_clients(log, clients, [*size_of, *group_of])
@@ -56,97 +68,27 @@ def read_log(
     return _attach(log, sizes, size_of, groups, group_of)
 
 
-def _read(path: Path, kind: str, progress: Progress | None) -> ParticipationLog:
-    if kind == "flower":
-        return read_flower(path)
-    if kind == "npy":
-        return read_npy(path, progress)
-    reader = {"csv": read_csv, "jsonl": read_jsonl, "parquet": read_parquet}[kind]
-    return assemble(path, kind, reader(path, progress))
+def _no_log(path: Path) -> str:
+    """Why a file with another ending cannot be read."""
+    if path.suffix.lower() == ".json":
+        return describe_json(path)
+    return f"must end in one of {', '.join(KINDS)}{suggest(path.suffix, KINDS)}"
 
 
-def read_jsonl(path: Path, progress: Progress | None = None) -> Table:
-    """One line a round, {"round": 3, "clients": ["a", "b"]} ("active" may stand for "clients"); rounds in any order."""
-    table = Table(iter(()), Names(), gaps_are_empty=False)
-    table.pieces = _jsonl_pieces(path, table, progress)
-    return table
-
-
-def _jsonl_pieces(path: Path, table: Table, progress: Progress | None) -> Iterator[Rows]:
-    seen: dict[int, int] = {}
-    kinds: dict[type, int] = {}
-    total, done = path.stat().st_size, 0
-    with open(path, "rb") as file:
-        for number, raw in enumerate(file, start=1):
-            done += len(raw)
-            text = decode(path, raw, number).lstrip("\ufeff")
-            if not text.strip():
-                table.blank_lines.append(number)
-                continue
-            round_, members = _json_round(path, number, text)
-            if round_ in seen:
-                raise ConfigError(f"{path}: line {number}: round {round_} stands in line {seen[round_]} already")
-            seen[round_] = number
-            table.listed_rounds.append(round_)
-            codes = table.names.encode(_json_clients(path, number, members, kinds))
-            if progress and number % 1024 == 0:
-                progress(done, total)
-            yield Rows(np.full(len(codes), round_, np.int64), codes, np.ones(len(codes), bool))
-
-
-def _json_round(path: Path, number: int, text: str) -> tuple[int, list[Any]]:
-    shape = '{"round": 3, "clients": ["a", "b"]}'
-    try:
-        entry = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        problem = getattr(error, "msg", type(error).__name__)
-        hint = "" if text.endswith("\n") else "; is the file truncated?"
-        raise ConfigError(f"{path}: line {number}: is not JSON ({problem}), must be like {shape}{hint}") from None
-    if not isinstance(entry, dict):
-        raise ConfigError(f"{path}: line {number}: must be like {shape}, is {shorten(text.strip())}")
-    missing = "round" if "round" not in entry else "clients" if not {"clients", "active"} & set(entry) else None
-    if missing:
-        raise ConfigError(f"{path}: line {number}: key {missing} is missing{suggest(missing, entry)}: {shape}")
-    round_, members = entry["round"], entry.get("clients", entry.get("active"))
-    if isinstance(round_, bool) or not isinstance(round_, int) or not 0 <= round_ < 10**18:
-        raise ConfigError(f"{path}: line {number}: round must be an integer >= 0, is {shorten(round_)}")
-    if not isinstance(members, list):
-        raise ConfigError(f"{path}: line {number}: clients must be a list of client ids, is {shorten(members)}")
-    return round_, members
-
-
-def _encodable(name: str) -> bool:
-    try:
-        name.encode("utf-8")
-    except UnicodeEncodeError:  # a lone surrogate, which JSON can write
-        return False
-    return True
-
-
-def _json_clients(path: Path, number: int, members: list[Any], kinds: dict[type, int]) -> list[str]:
-    """Ids of one round as strings; one type, str or int, in the whole file (``kinds``: type -> its first line)."""
-    for member in members:
-        if type(member) not in (str, int) or member == "":
-            raise ConfigError(
-                f"{path}: line {number}: a client id must be a string or an integer, is {shorten(member)}"
-            )
-        kinds.setdefault(type(member), number)
-    if len(kinds) > 1:
-        line = " and ".join(f"{kind.__name__} from line {first}" for kind, first in kinds.items())
-        raise ConfigError(
-            f"{path}: line {number}: client ids must be all strings or all integers, are of mixed types ({line})"
-        )
-    names = [str(member) for member in members]
-    for name in names:
-        if "\0" in name or len(name.encode("utf-8", "replace")) > 256 or not _encodable(name):
-            raise ConfigError(
-                f"{path}: line {number}: a client id must be UTF-8 of up to 256 bytes without NUL, "
-                f"is {shorten(ascii(name))}"
-            )
-    if len(set(names)) < len(names):
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ConfigError(f"{path}: line {number}: client {shorten(twice)} stands there twice")
-    return names
+def _read(path: Path, kind: str, reading: Reading, progress: Progress | None) -> ParticipationLog:
+    readers = {"csv": read_csv, "jsonl": read_jsonl, "parquet": read_parquet}
+    if kind in readers:
+        return assemble(path, kind, readers[kind](path, reading, progress))
+    given = {
+        "--active-column": reading.active_column is not None,
+        "--round-seconds": reading.round_seconds is not None,
+        "--drop-duplicates": reading.drop_duplicates,
+        "--missing-rounds": kind == "npy" and reading.missing_rounds is not None,
+    }
+    for option in (option for option, is_given in given.items() if is_given):
+        what = "a table of rounds and clients" if kind == "npy" else "the console of a Flower server"
+        raise ConfigError(f"{path}: {option} cannot be used: it is {what}")
+    return read_flower(path, reading) if kind == "flower" else read_npy(path, progress)
 
 
 def read_npy(path: Path, progress: Progress | None = None) -> ParticipationLog:
@@ -181,8 +123,8 @@ def _npy_pairs(path: Path, table: np.ndarray, progress: Progress | None) -> Iter
             progress(min(first + step, len(table)), len(table))
 
 
-def read_parquet(path: Path, progress: Progress | None = None) -> Table:
-    """Columns round (integer), client (string or integer), active (boolean or integer) or none; needs pyarrow."""
+def read_parquet(path: Path, reading: Reading, progress: Progress | None = None) -> Table:
+    """Columns round (integer), client (string or integer), and one that says who took part, or none; needs pyarrow."""
     try:
         pa, pq = import_module("pyarrow"), import_module("pyarrow.parquet")
     except ModuleNotFoundError:
@@ -200,18 +142,14 @@ def read_parquet(path: Path, progress: Progress | None = None) -> Table:
                 f"{path}: column {name} is missing{suggest(name, names)}; columns must be round, client and active or "
                 f"round and client, are {shorten(', '.join(names))}"
             )
-    used = [name for name in ("round", "client", "active") if name in names]
-    _check_types(path, pa, file.schema_arrow, used)
-    ignored = [name for name in names if name not in used]
-    table = Table(
-        iter(()), Names(), gaps_are_empty="active" not in used, lists_inactive="active" in used,
-        notes=[f"columns not used: {', '.join(ignored)}"] if ignored else [],
-    )  # fmt: skip
-    table.pieces = _parquet_pieces(path, pa, file, used, table.names, progress)
+    columns = Columns(path, names, reading)
+    _check_types(path, pa, file.schema_arrow, columns)
+    table = Table(iter(()), Names(), reading, columns, lists_inactive=columns.active is not None)
+    table.pieces = _parquet_pieces(path, pa, file, table, progress)
     return table
 
 
-def _check_types(path: Path, pa: Any, schema: Any, used: list[str]) -> None:
+def _check_types(path: Path, pa: Any, schema: Any, columns: Columns) -> None:
     def plain(name: str) -> Any:
         kind = schema.field(name).type
         return kind.value_type if pa.types.is_dictionary(kind) else kind
@@ -219,26 +157,28 @@ def _check_types(path: Path, pa: Any, schema: Any, used: list[str]) -> None:
     def is_client(kind: Any) -> bool:
         return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_integer(kind))
 
-    allowed: dict[str, tuple[Any, str]] = {
-        "round": (pa.types.is_integer, "integers"),
-        "client": (is_client, "strings or integers"),
-        "active": (lambda kind: pa.types.is_boolean(kind) or pa.types.is_integer(kind), "booleans or 0 and 1"),
-    }
-    for name in used:
-        fits, what = allowed[name]
+    for name, fits, what in (("round", pa.types.is_integer, "integers"), ("client", is_client, "strings or integers")):
         if not fits(plain(name)):
-            raise ConfigError(f"{path}: column {name} must hold {what}, holds {plain(name)}")
+            hint = "" if name == "client" else "; of times, write Unix seconds and give --round-seconds N"
+            raise ConfigError(f"{path}: column {name} must hold {what}, holds {plain(name)}{hint}")
+    if columns.active is not None and pa.types.is_nested(plain(columns.active)):
+        raise ConfigError(f"{path}: column {columns.active} must hold one value a row, holds {plain(columns.active)}")
 
 
-def _parquet_pieces(
-    path: Path, pa: Any, file: Any, used: list[str], names: Names, progress: Progress | None
-) -> Iterator[Rows]:
-    row, total = 0, file.metadata.num_rows
+def _parquet_pieces(path: Path, pa: Any, file: Any, table: Table, progress: Progress | None) -> Iterator[Rows]:
+    row, total, columns = 0, file.metadata.num_rows, table.columns
+    used = ["round", "client", *([columns.active] if columns.active is not None else [])]
+    flat = {field.name for field in file.schema_arrow if not pa.types.is_nested(field.type)}
+    watched = [name for name in columns.watched if name in flat]
     try:
-        for batch in file.iter_batches(batch_size=1 << 19, columns=used):
-            columns = dict(zip(batch.schema.names, batch.columns, strict=True))
-            yield _parquet_rows(path, columns, row, names)
+        for batch in file.iter_batches(batch_size=1 << 19, columns=[*used, *watched]):
+            found = dict(zip(batch.schema.names, batch.columns, strict=True))
+            yield _parquet_rows(path, {name: found[name] for name in used}, row, table)
             row += batch.num_rows
+            columns.rows = row
+            for name in columns.watched:
+                if name in found:
+                    columns.watch(name, map(_text_of, found[name].unique().to_pylist()))
             if progress:
                 progress(row, total)
     except (pa.ArrowException, OSError) as error:
@@ -247,25 +187,41 @@ def _parquet_pieces(
         ) from None
 
 
-def _parquet_rows(path: Path, columns: dict[str, Any], row: int, names: Names) -> Rows:
-    for name, column in columns.items():
-        if column.null_count:
+def _text_of(value: Any) -> str:
+    """A value of a column as text, as it would stand in a CSV file; what is missing is empty."""
+    return "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _parquet_rows(path: Path, found: dict[str, Any], row: int, table: Table) -> Rows:
+    columns = table.columns
+    for name, column in found.items():
+        if column.null_count and not (name == columns.active and columns.wanted is not None):
             at = row + int(np.argmax(np.asarray(column.is_null())))
             raise ConfigError(f"{path}: row {at}: {name} is missing (null)")
-    rounds = np.asarray(columns["round"]).astype(np.int64)
+    rounds = np.asarray(found["round"]).astype(np.int64)
     if np.any(rounds < 0):
         raise ConfigError(f"{path}: row {row + int(np.argmax(rounds < 0))}: round must be an integer >= 0")
-    client = columns["client"]
-    client = client if hasattr(client, "dictionary") else client.dictionary_encode()
-    codes = names.encode([str(value) for value in client.dictionary.to_pylist()])[np.asarray(client.indices)]
-    if "active" not in columns:
+    values, numbers = _dictionary(found["client"])
+    codes = table.names.encode([str(value) for value in values])[numbers]
+    if columns.active is None:
         return Rows(rounds, codes, np.ones(len(rounds), bool))
-    active = np.asarray(columns["active"])
-    wrong = (active != 0) & (active != 1)
-    if np.any(wrong):
-        at = int(np.argmax(wrong))
-        raise ConfigError(f"{path}: row {row + at}: active must be 0, 1, true or false, is {active[at]}")
-    return Rows(rounds, codes, active.astype(bool))
+    values, numbers = _dictionary(found[columns.active])
+    known = [columns.is_active(_text_of(value)) for value in values]
+    if None in known:
+        wrong = [k for k, is_active in enumerate(known) if is_active is None]
+        at = int(np.argmax(np.isin(numbers, wrong)))
+        raise ConfigError(f"{path}: row {row + at}: {columns.not_boolean()}, is {shorten(values[numbers[at]])}")
+    return Rows(rounds, codes, np.array(known, bool)[numbers])
+
+
+def _dictionary(column: Any) -> tuple[list[Any], np.ndarray]:
+    """(different values, the number of each row's); null is a value of its own."""
+    if not hasattr(column, "dictionary"):
+        column = column.dictionary_encode()
+    values, numbers = column.dictionary.to_pylist(), column.indices
+    if column.null_count:
+        return [*values, None], np.asarray(numbers.fill_null(len(values)))
+    return values, np.asarray(numbers)
 
 
 _ROUND = re.compile(r"\[ROUND (\d+)(?:/\d+)?\]", re.IGNORECASE)
@@ -278,13 +234,15 @@ _RECEIVED = re.compile(
 _TOO_LONG = re.compile(r"(?:ROUND |Received |received |out of )\d{10}")
 
 
-def read_flower(path: Path) -> ParticipationLog:
+def read_flower(path: Path, reading: Reading) -> ParticipationLog:
     """The console log of a Flower server: how many clients answered in each round, and nothing else.
 
-    A round without a line of results (every client failed, or none was sampled) counts as empty and is noted.
+    A round that began without a line of results (every client failed, or none was sampled) counts as empty and is
+    noted; one of which nothing stands there is missing.
     """
     results: dict[int, int] = {}
-    round_, failures, known, other, first = None, 0, 0, 0, None
+    begun: set[int] = set()
+    round_, failures, known, other = None, 0, 0, 0
     with open(path, "rb") as file:
         for number, raw in enumerate(file, start=1):
             text = decode(path, raw, number)
@@ -292,7 +250,7 @@ def read_flower(path: Path) -> ParticipationLog:
                 raise ConfigError(f"{path}: line {number}: holds a number of more than nine digits")
             if match := _ROUND.search(text):
                 round_ = int(match[1])
-                first = round_ if first is None else first
+                begun.add(round_)
             elif match := _SAMPLED.search(text):
                 known = max(known, int(match[1]))
             elif match := _RECEIVED.search(text):
@@ -303,11 +261,11 @@ def read_flower(path: Path) -> ParticipationLog:
                 failures += int(match[2])
             else:
                 other += 1
-    return _flower_log(path, results, round_, first, failures, known, other)
+    return _flower_log(path, reading, results, begun, failures, known, other)
 
 
 def _flower_log(
-    path: Path, results: dict[int, int], last: int | None, first: int | None, failures: int, known: int, other: int
+    path: Path, reading: Reading, results: dict[int, int], begun: set[int], failures: int, known: int, other: int
 ) -> ParticipationLog:
     if not results:
         raise ConfigError(
@@ -316,8 +274,8 @@ def _flower_log(
         )
     if not any(results.values()):
         raise ConfigError(f"{path}: no client is active in any of {len(results):,} rounds; at least one must be")
-    begin = min([*results, *([first] if first is not None else [])])
-    end = max([*results, *([last] if last is not None else [])])
+    there = np.array(sorted({*results, *begun}))
+    begin, end = int(there[0]), int(there[-1])
     if end - begin >= len(results) + 1_000_000:
         raise ConfigError(f"{path}: rounds go from {begin} to {end}, but only {len(results):,} have results")
     counts = np.zeros(end - begin + 1, np.int64)
@@ -325,13 +283,19 @@ def _flower_log(
     notes = ["the log holds counts only: who took part is not known, so weights cannot be had from it"]
     if failures:
         notes.append(f"{failures:,} failures are reported; they count as not active")
-    if len(counts) > len(results):
-        notes.append(f"{len(counts) - len(results):,} rounds have no line of results; they count as empty")
+    if len(there) > len(results):
+        notes.append(f"{len(there) - len(results):,} rounds began and have no line of results; they count as empty")
+    missing = np.setdiff1d(np.arange(begin, end + 1), there)
+    if len(missing) and reading.missing_rounds is None:
+        raise ConfigError(f"{path}: {refusal(missing, len(counts))}")
+    if len(missing):
+        notes.append(meaning_of_missing(len(missing), str(reading.missing_rounds)))
+    hidden = (missing - begin if reading.missing_rounds == "unknown" else missing[:0]).astype(np.int32)
     empty = np.empty(0, np.int32)
     return ParticipationLog(
         [], len(counts), begin, empty, empty, counts_only=counts, counts_clients=known or None,
         skipped={"lines of a console log that are no results": other} if other else {},
-        source=path.name, format="flower", notes=tuple(notes),
+        source=path.name, format="flower", notes=tuple(notes), unknown=hidden,
     )  # fmt: skip
 
 

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from fedpbc.audit.numbers import in_whole_rounds, percent
+
 Findings = dict[str, Any]
 """What ``fedpbc.audit.audit`` returns and audit.json holds; keys in docs/audit.md."""
 
@@ -27,7 +29,8 @@ and FedAvg over the active clients wins there."""
 MEMORY = 0.5
 """Autocorrelation from which the advice for links with memory is given: harm was measured at .9, nothing below was."""
 SLOW = 200
-"""Cool-down rounds: section 1 ran up to 200, and they sufficed at every pair of probabilities."""
+"""Cool-down rounds to a thousandth of the distance: section 1 ran up to 200, and they gave that at every pair of
+probabilities."""
 
 
 @dataclass(frozen=True)
@@ -87,8 +90,12 @@ def _unseen(findings: Findings) -> int:
 
 
 def _cooldown(findings: Findings) -> float:
-    """Rounds; 0 when there is no such number."""
-    return float(findings["mixing"]["cooldown_rounds_1e3"] or 0) if _weighed(findings) else 0.0
+    """Rounds to a thousandth of the distance (a millionth of its square); 0 when there is no such number."""
+    return float(findings["mixing"]["distance_cooldown_rounds_1e3"] or 0) if _weighed(findings) else 0.0
+
+
+def _known_rounds(findings: Findings) -> int:
+    return int(findings["log"]["num_rounds"] - findings["log"]["unknown_rounds"])
 
 
 def _drifts(findings: Findings) -> bool:
@@ -107,7 +114,7 @@ def _has_memory(findings: Findings) -> bool:
 
 
 def _moved(findings: Findings) -> str:
-    return f"FedAvg puts {_variation(findings):.0%} of its weight on other clients than equal weights would"
+    return f"FedAvg puts {percent(_variation(findings))} of its weight on other clients than equal weights would"
 
 
 RULES: tuple[Rule, ...] = (
@@ -132,19 +139,19 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "correct-drift",
         lambda f: _harmful(f) and not _has_memory(f),
-        "To gain more, correct the drift: SCAFFOLD with its control variates on the server, or drift-corrected FedPBC "
-        "where the server cannot hold a model per client; both also around clients whose training stays as it is.",
+        "To gain more, correct the drift: SCAFFOLD, its control variates on the clients where the server cannot hold a "
+        "model per client, on the server where clients lose state; also around clients whose training stays as it is.",
         lambda f: "Best of all that was tried under links without memory, and exact where gradients are.",
         RIVALS,
     ),
     Rule(
         "memory",
         lambda f: _harmful(f) and _has_memory(f),
-        "Prefer FedAU, MIFA or FedVARP here; SCAFFOLD, drift-corrected FedPBC, FedAWE and F3AST are not safe.",
+        "Prefer FedAU, F3AST, MIFA or FedVARP here; SCAFFOLD, drift-corrected FedPBC and FedAWE are not safe.",
         lambda f: (
             f"Taking part depends on the round before (autocorrelation {_autocorrelation(f):.2f}). At .9, on a "
-            "classifier, FedAWE and F3AST diverged on some seeds, SCAFFOLD and corrected FedPBC lost to FedAvg in some "
-            "forms and settings; on quadratics the last two stayed exact."
+            "classifier, FedAWE with unlimited echoes diverged on some seeds, SCAFFOLD and corrected FedPBC lost to "
+            "FedAvg in some forms and settings; on quadratics the last two stayed exact."
         ),
         RIVALS,
     ),
@@ -168,7 +175,7 @@ RULES: tuple[Rule, ...] = (
         "Nothing here speaks against FedAvg, but the log is too short to tell; audit again with more rounds.",
         lambda f: (
             f"{_moved(f)}, and clients that are all alike would give up to "
-            f"{f['bias']['total_variation_by_chance']:.0%} by chance in so few rounds."
+            f"{percent(f['bias']['total_variation_by_chance'])} by chance in so few rounds."
         ),
         UNKNOWN,
     ),
@@ -185,7 +192,10 @@ RULES: tuple[Rule, ...] = (
         "cool-down",
         lambda f: _harmful(f) and 0 < _cooldown(f) <= SLOW,
         "With FedPBC, end with a cool-down: rounds that go on without local steps.",
-        lambda f: f"On this log {_cooldown(f):,.0f} of them shrink the distance between the models to a thousandth.",
+        lambda f: (
+            f"On this log {in_whole_rounds(_cooldown(f))} shrink the distance between the models to a thousandth of "
+            "what it was, its square to a millionth."
+        ),
         COUNTEREXAMPLE,
     ),
     Rule(
@@ -193,7 +203,8 @@ RULES: tuple[Rule, ...] = (
         lambda f: _harmful(f) and _cooldown(f) > SLOW,
         "Before FedPBC, have the clients take part more often, or accept that their models stay apart.",
         lambda f: (
-            f"A cool-down to a thousandth takes {_cooldown(f):,.0f} rounds here: slower than any that was measured."
+            f"A cool-down to a thousandth of the distance takes {in_whole_rounds(_cooldown(f))} here: slower than any "
+            "that was measured."
         ),
         UNKNOWN,
     ),
@@ -226,9 +237,9 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "short",
-        lambda f: f["log"]["num_rounds"] < 100,
+        lambda f: _known_rounds(f) < 100,
         "Audit again with more rounds.",
-        lambda f: f"{f['log']['num_rounds']} rounds are few: intervals are wide and the tests find only large effects.",
+        lambda f: f"{_known_rounds(f)} rounds are few: intervals are wide and the tests find only large effects.",
         UNKNOWN,
     ),
 )

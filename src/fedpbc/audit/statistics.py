@@ -1,7 +1,7 @@
 """Questions 1 to 3 of an audit: how uneven, how biased, how steady. Nothing here builds a rounds x clients table.
 
-Symbols: client i of m, round t of T, active set A^t, S_i the rounds with client i, p_i = S_i/T. Every function
-is a few passes over the n active pairs.
+Symbols: client i of m, round t of the T known ones, active set A^t, S_i the rounds with client i, p_i = S_i/T. Unknown
+rounds cut the log into stretches of known rounds in a row. Every function is a few passes over the n active pairs.
 """
 
 from __future__ import annotations
@@ -23,19 +23,22 @@ class PerClient(NamedTuple):
     seen: np.ndarray
     """S_i, int[m]."""
     repeats: np.ndarray
-    """Rounds t with i in A^t and in A^(t+1), int[m]."""
+    """Known rounds t with i in A^t and in A^(t+1), int[m]."""
     ends: np.ndarray
-    """1{i in A^0} + 1{i in A^(T-1)}, int[m]."""
+    """Rounds with i at the begin of a stretch, and those at the end of one, together, int[m]."""
     longest: np.ndarray
-    """Longest run of rounds without client i, int[m]; before the first and after the last time count too."""
+    """Longest run of known rounds without client i, int[m]; before the first and after the last time count too."""
     deviation: np.ndarray
-    """max_k |S_i(k)/S_i - k/T|, S_i(k) = rounds with i among the first k, f[m]; 0 for clients never seen."""
+    """max_k |S_i(k)/S_i - k/T|, S_i(k) = rounds with i among the first k known ones, f[m]; 0 for clients never seen."""
     overlap: np.ndarray
-    """|A^t and A^(t+1) in common|, int[T-1]."""
+    """|A^t and A^(t+1) in common|, int[all rounds - 1]; 0 where one of them is unknown."""
     edges: np.ndarray
-    """1, 2, 4, ... beyond T: the classes of absence lengths."""
+    """1, 2, 4, ... beyond the number of rounds: the classes of absence lengths."""
     absences: np.ndarray
-    """Absences of edges[k] <= length < edges[k+1], over all clients; never seen: one of T. int[len(edges)-1]."""
+    """Absences of edges[k] <= length < edges[k+1], over all clients; never seen: one of T. int[len(edges)-1]. Those
+    that touch unknown rounds are censored: their length is not known, and they are not here."""
+    censored: int
+    """How many runs of rounds without a client touch unknown ones."""
 
 
 def per_client(log: ParticipationLog) -> PerClient:
@@ -49,27 +52,46 @@ def per_client(log: ParticipationLog) -> PerClient:
     seen = np.bincount(log.members, minlength=m)
     starts = np.concatenate([[0], np.cumsum(seen)])
     edges = 2 ** np.arange(total.bit_length() + 1)
-    repeats, ends, longest = (np.zeros(m, np.int64) for _ in range(3))
-    deviation, overlap, absences = (
-        np.zeros(m),
-        np.zeros(max(total - 1, 0), np.int64),
-        np.zeros(len(edges) - 1, np.int64),
-    )
-    longest[seen == 0] = total
-    absences += np.histogram(longest[seen == 0], edges)[0]
+    repeats, ends = np.zeros(m, np.int64), np.zeros(m, np.int64)
+    longest, absences, censored = _whole_stretches(log, edges)
+    deviation, overlap = np.zeros(m), np.zeros(max(total - 1, 0), np.int64)
+    stretches, known = log.stretches(), log.known()
+    stretch_of = (np.cumsum(known & ~np.concatenate([[False], known[:-1]])) - 1).astype(np.int32)
+    number = (np.cumsum(known) - 1).astype(np.int32)
+    cut = np.column_stack([stretches[:, 0] > 0, stretches[:, 1] < total])
     for first, last in _blocks(starts):
         clients = first + np.flatnonzero(seen[first:last])
         block = rounds[starts[first] : starts[last]].astype(np.int64)
         begins = starts[clients] - starts[first]
-        gaps, again = _gaps(block, begins, total)
-        repeats[clients] = np.add.reduceat(again, begins)
-        overlap += np.bincount(block[again.astype(bool)] - 1, minlength=len(overlap))[: len(overlap)]
-        tails = total - 1 - block[np.append(begins[1:], len(block)) - 1]
-        ends[clients] = (block[begins] == 0).astype(np.int64) + (tails == 0)
-        longest[clients] = np.maximum(np.maximum.reduceat(gaps, begins), tails)
-        absences += np.histogram(gaps, edges)[0] + np.histogram(tails, edges)[0]
-        deviation[clients] = _deviation(block, begins, seen[clients], total)
-    return PerClient(seen, repeats, ends, longest, deviation, overlap, edges, absences)
+        gaps, tails, is_begin, lasts, inside = _runs(block, begins, stretches, stretch_of)
+        again = (gaps == 0) & ~is_begin
+        repeats[clients] = np.add.reduceat(again.astype(np.int64), begins)
+        overlap += np.bincount(block[again] - 1, minlength=len(overlap))[: len(overlap)]
+        at_end = (is_begin & (gaps == 0)).astype(np.int64)
+        at_end[lasts] += tails == 0
+        ends[clients] = np.add.reduceat(at_end, begins)
+        open_left, open_right = is_begin & cut[inside, 0], cut[inside[lasts], 1]
+        absences += np.histogram(gaps[~open_left], edges)[0] + np.histogram(tails[~open_right], edges)[0]
+        censored += int(np.sum(gaps[open_left] > 0) + np.sum(tails[open_right] > 0))
+        gaps[lasts] = np.maximum(gaps[lasts], tails)
+        longest[clients] = np.maximum(longest[clients], np.maximum.reduceat(gaps, begins))
+        deviation[clients] = _deviation(number[block].astype(np.int64), begins, seen[clients], log.known_rounds)
+    return PerClient(seen, repeats, ends, longest, deviation, overlap, edges, absences, censored)
+
+
+def _whole_stretches(log: ParticipationLog, edges: np.ndarray) -> tuple[np.ndarray, np.ndarray, int]:
+    """Stretches without a client: (the longest of each client, int[m]; those of the whole log by length; censored)."""
+    m, stretches = len(log.clients), log.stretches()
+    lengths = stretches[:, 1] - stretches[:, 0]
+    bounds = np.searchsorted(log.rounds, stretches)
+    longest, censored = np.zeros(m, np.int64), 0
+    for k in np.argsort(-lengths, kind="stable"):
+        absent = np.ones(m, bool)
+        absent[log.members[bounds[k, 0] : bounds[k, 1]]] = False
+        longest[absent & (longest == 0)] = lengths[k]
+        if lengths[k] < log.num_rounds:
+            censored += int(absent.sum())
+    return longest, np.histogram(longest[longest == log.num_rounds], edges)[0], censored
 
 
 def _blocks(starts: np.ndarray) -> Iterator[tuple[int, int]]:
@@ -82,13 +104,19 @@ def _blocks(starts: np.ndarray) -> Iterator[tuple[int, int]]:
         first = last
 
 
-def _gaps(block: np.ndarray, begins: np.ndarray, total: int) -> tuple[np.ndarray, np.ndarray]:
-    """Rounds of absence before every active round, and whether the round before was active too."""
+def _runs(
+    block: np.ndarray, begins: np.ndarray, stretches: np.ndarray, stretch_of: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Absences within stretches: (gaps [n] before every active round, back to the client's one before or the begin of
+    the stretch; tails [k] after its last ones of a stretch; bool[n]: its first of a stretch; places of the last ones
+    [k]; the stretch of every active round [n])."""  # fmt: skip
+    inside = stretch_of[block]
+    is_begin = np.diff(inside, prepend=-1) != 0
+    is_begin[begins] = True
     gaps = np.diff(block, prepend=0) - 1
-    gaps[begins] = block[begins]
-    again = gaps == 0
-    again[begins] = False
-    return gaps, again.astype(np.int64)
+    gaps[is_begin] = block[is_begin] - stretches[inside[is_begin], 0]
+    lasts = np.append(np.flatnonzero(is_begin)[1:] - 1, len(block) - 1)
+    return gaps, stretches[inside[lasts], 1] - 1 - block[lasts], is_begin, lasts, inside
 
 
 def _deviation(block: np.ndarray, begins: np.ndarray, seen: np.ndarray, total: int) -> np.ndarray:
@@ -97,6 +125,34 @@ def _deviation(block: np.ndarray, begins: np.ndarray, seen: np.ndarray, total: i
     above = (number + 1) * share - (block + 1) / total
     below = block / total - number * share
     return np.maximum.reduceat(np.maximum(above, below), begins)
+
+
+def expected_absences(
+    edges: np.ndarray, rate: np.ndarray, num_rounds: int, stretches: np.ndarray | None = None
+) -> np.ndarray:
+    """Expected number of absences with edges[k] <= length < edges[k + 1] of clients without memory.
+
+    A client of rate p and T rounds has (1 - p)^k (1 + (T - k) p) absences of k rounds or more. Of those in a stretch of
+    L known rounds (``stretches`` [K, 2]: its first round and the first after it; default: all rounds) the censored ones
+    do not count: (1 - p)^k ((L - k) p - 1) + (1 - p)^L do not touch its ends, (1 - p)^k - (1 - p)^L touch one given end
+    only, (1 - p)^L both. Shapes: [n + 1], [m] -> [n].
+
+    >>> expected_absences(np.array([1, 2, 3]), np.array([0.5]), 2)
+    array([0.5 , 0.25])
+    """
+    values, how_many = np.unique(rate, return_counts=True)
+    stretches = np.array([[0, num_rounds]]) if stretches is None else stretches
+    free = (stretches[:, 0] == 0).astype(int) + (stretches[:, 1] == num_rounds)
+    kinds, copies = np.unique(np.column_stack([stretches[:, 1] - stretches[:, 0], free]), axis=0, return_counts=True)
+    at_least = np.zeros(len(edges))
+    for i, edge in enumerate(edges):
+        k = np.ceil(max(edge, 1))
+        for (length, ends), number_of in zip(kinds.tolist(), copies, strict=True):
+            if k <= length:
+                some, all_ = (1 - values) ** k, (1 - values) ** length
+                inner = some * ((length - k) * values - 1) + all_
+                at_least[i] += number_of * (how_many @ (inner + ends * (some - all_) + (ends == 2) * all_))
+    return at_least[:-1] - at_least[1:]
 
 
 def intervals(rate: np.ndarray, effective: np.ndarray, confidence: float = CONFIDENCE) -> tuple[np.ndarray, np.ndarray]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
 from fedpbc.audit.log import ParticipationLog
-from fedpbc.audit.statistics import BLOCK_PAIRS, PerClient
+from fedpbc.audit.statistics import BLOCK_PAIRS, PerClient, per_client
 
 ALPHA = 0.05
 MEMORY_ALPHA = 0.01
@@ -41,29 +42,52 @@ def memory(log: ParticipationLog, stats: PerClient) -> Memory:
     r_i = sum_t (a_t - p)(a_(t+1) - p) / (T p (1-p)) + 1/T, a_t = 1{i in A^t}; 1/T undoes the bias. Pooled: z =
     sum D_t / sqrt(sum D_t^2), D_t = sum_i (a_t - p_i)(a_(t+1) - p_i) + sum_i p_i (1-p_i)/(T-1): uncorrelated over t
     when rounds are independent, however clients depend on each other within a round. A single client counts when its
-    number of runs is improbable (exact, Wald and Wolfowitz) after Holm's correction.
+    number of runs is improbable (exact, Wald and Wolfowitz) after Holm's correction. With unknown rounds the sums go
+    over the P pairs of known rounds that follow each other, divided by P + 1 (T without unknown ones), and the runs are
+    those of the longest stretch.
     """
     from scipy.stats import norm
 
-    total, rate = log.num_rounds, stats.seen / log.num_rounds
+    total, rate, follows = log.known_rounds, stats.seen / log.known_rounds, followed(log)
+    pairs = int(follows.sum())
     spread = rate * (1 - rate)
-    products = stats.repeats - rate * (2 * stats.seen - stats.ends) + (total - 1) * rate**2
+    products = stats.repeats - rate * (2 * stats.seen - stats.ends) + pairs * rate**2
     with np.errstate(invalid="ignore", divide="ignore"):
-        each = np.where(spread > 0, np.minimum(products / (total * spread) + 1 / total, 1), np.nan)
-    if total < FEWEST_ROUNDS or not np.any(spread > 0):
-        return Memory(each, 0.0, 1.0, np.zeros(len(rate)))
-    terms = _products(log, stats, rate) + spread.sum() / (total - 1)
+        each = np.where(spread > 0, np.minimum(products / ((pairs + 1) * spread) + 1 / total, 1), np.nan)
+    if pairs < FEWEST_ROUNDS - 1 or not np.any(spread > 0):
+        return Memory(each if pairs else np.full(len(rate), np.nan), 0.0, 1.0, np.zeros(len(rate)))
+    terms = _products(log, stats, rate)[follows] + spread.sum() / (total - 1)
     scale = np.sqrt(np.sum(terms**2))
     p_value = float(2 * norm.sf(abs(terms.sum()) / scale)) if scale > 0 else 1.0
-    pooled = float(terms.sum() / (total * spread.sum()))
+    pooled = float(terms.sum() / ((pairs + 1) * spread.sum()))
     used = np.full(len(rate), max(pooled, 0.0) if p_value < MEMORY_ALPHA else 0.0)
-    own = holm(runs_test(stats.seen, stats.repeats, total)) < ALPHA
+    own = holm(_runs_p_values(log, stats)) < ALPHA
     used[own] = each[own]
     return Memory(each, pooled, p_value, np.clip(np.nan_to_num(used), 0, 0.99))
 
 
+def followed(log: ParticipationLog) -> np.ndarray:
+    """bool[all rounds - 1]: this round and the next are known."""
+    known = log.known()
+    return known[:-1] & known[1:]
+
+
+def _runs_p_values(log: ParticipationLog, stats: PerClient) -> np.ndarray:
+    if not len(log.unknown):
+        return runs_test(stats.seen, stats.repeats, log.num_rounds)
+    stretches = log.stretches()
+    first, after = stretches[np.argmax(stretches[:, 1] - stretches[:, 0])].tolist()
+    a, b = np.searchsorted(log.rounds, [first, after])
+    longest = replace(
+        log, num_rounds=after - first, rounds=log.rounds[a:b] - np.int32(first), members=log.members[a:b],
+        unknown=log.unknown[:0],
+    )  # fmt: skip
+    stats = per_client(longest)
+    return runs_test(stats.seen, stats.repeats, after - first)
+
+
 def _products(log: ParticipationLog, stats: PerClient, rate: np.ndarray) -> np.ndarray:
-    """sum_i (a_t - p_i)(a_(t+1) - p_i), [T-1]."""
+    """sum_i (a_t - p_i)(a_(t+1) - p_i), [all rounds - 1]; without meaning where one of the two is unknown."""
     expected = np.zeros(log.num_rounds)
     for first in range(0, len(log.members), BLOCK_PAIRS):
         part = slice(first, first + BLOCK_PAIRS)
@@ -117,30 +141,36 @@ def drift(log: ParticipationLog, stats: PerClient, used: np.ndarray) -> Drift:
 
     sqrt(S/(1-p)) max_k |S(k)/S - k/T| / sqrt((1+r)/(1-r)) has Kolmogorov's distribution in the limit when the rate is
     constant and memory is that of a two-state chain with autocorrelation r; for few events it is conservative.
+    Unknown rounds are left out: k and T count known ones.
     """
     from scipy.stats import kstwobign
 
-    total, rate = log.num_rounds, stats.seen / log.num_rounds
+    total, rate = log.known_rounds, stats.seen / log.known_rounds
     tested = np.flatnonzero((stats.seen >= FEWEST_EVENTS) & (total - stats.seen >= FEWEST_EVENTS))
     inflation = np.sqrt((1 + used) / (1 - used))
     statistic = stats.deviation[tested] * np.sqrt(stats.seen[tested] / (1 - rate[tested])) / inflation[tested]
-    p = np.append(kstwobign.sf(statistic), counts_drift(log.active_counts()))
+    p = np.append(kstwobign.sf(statistic), counts_drift(log.active_counts(), log.known()))
     if total < FEWEST_ROUNDS:
         return Drift(None, np.empty(0, np.int64), 0, False)
     adjusted = holm(p)
     return Drift(float(adjusted.min()), tested[adjusted[:-1] < ALPHA], len(tested), bool(adjusted[-1] < ALPHA))
 
 
-def counts_drift(counts: np.ndarray) -> float:
-    """p-value of the CUSUM of |A^t| [T], allowing for lag-1 autocorrelation; 1 when the number never changes."""
+def counts_drift(counts: np.ndarray, known: np.ndarray | None = None) -> float:
+    """p-value of the CUSUM of |A^t| [T], allowing for lag-1 autocorrelation; 1 when the number never changes.
+
+    known: bool[T]; the other rounds are left out, and so are pairs with one of them from the autocorrelation.
+    """
     from scipy.stats import kstwobign
 
-    centred = counts - counts.mean()
-    power = float(centred @ centred)
+    known = np.ones(len(counts), bool) if known is None else known
+    series, total = centred(counts, known), int(known.sum())
+    power = float(series @ series)
     if power == 0:
         return 1.0
-    r = float(np.clip(centred[1:] @ centred[:-1] / power + 1 / len(counts), 0, 0.99))
-    largest = np.abs(np.cumsum(centred)).max()
+    share = (np.sum(known[1:] & known[:-1]) + 1) / total
+    r = float(np.clip(series[1:] @ series[:-1] / (power * share) + 1 / total, 0, 0.99))
+    largest = np.abs(np.cumsum(series)).max()
     return float(kstwobign.sf(largest / np.sqrt(power * (1 + r) / (1 - r))))
 
 
@@ -159,12 +189,13 @@ def period(log: ParticipationLog) -> Period:
     Periodogram of |A^t|, and the sum of those of up to 200 clients, what they share removed; an ordinate, divided by
     the spectrum of a chain with the same lag-1 autocorrelation and by the mean of its 30 nearest neighbours, is F(2k,
     60k) without a cycle (k: 1, or as many independent clients as the ordinates' scatter shows). Bonferroni over
-    frequencies and both series, level MEMORY_ALPHA. Periods of 2 to T/3 rounds.
+    frequencies and both series, level MEMORY_ALPHA. Periods of 2 to T/3 rounds. The sums over rounds go over the known
+    ones, at their places: an unknown round adds nothing to any of them.
     """
-    total = log.num_rounds
-    if total < 2 * NEIGHBOURS:
+    total, known = log.num_rounds, log.known()
+    if log.known_rounds < 2 * NEIGHBOURS:
         return Period(None, 0.0, 1.0)
-    spectra = [_power(log.active_counts().astype(np.float64))]
+    spectra = [_power(centred(log.active_counts(), known))]
     if log.counts_only is None:
         spectra.append(_clients_power(log))
     peaks = (_peak(power, total, independent=number > 0) for number, power in enumerate(spectra) if power.any())
@@ -175,16 +206,23 @@ def period(log: ParticipationLog) -> Period:
     return Period(found.rounds if p_value < MEMORY_ALPHA else None, found.strength, p_value)
 
 
+def centred(series: np.ndarray, known: np.ndarray) -> np.ndarray:
+    """Less its mean over the known rounds; 0 in the others. [T] -> f[T]."""
+    return np.where(known, series - series[known].mean(), 0.0)
+
+
 def _power(series: np.ndarray) -> np.ndarray:
-    """|FFT|^2 at the frequencies k/T, k = 0 .. T/2; 0 at k = 0."""
-    return np.abs(np.fft.rfft(series - series.mean())) ** 2
+    """|FFT|^2 of a series of mean 0 at the frequencies k/T, k = 0 .. T/2; 0 at k = 0."""
+    power = np.abs(np.fft.rfft(series)) ** 2
+    power[0] = 0.0
+    return power
 
 
 def _clients_power(log: ParticipationLog) -> np.ndarray:
     """Sum of the normalised |FFT|^2 of the clients active closest to half of the rounds, |A^t| regressed out."""
-    total = log.num_rounds
+    total, known = log.num_rounds, log.known()
     seen = np.bincount(log.members, minlength=len(log.clients))
-    spread = np.minimum(seen, total - seen)
+    spread = np.minimum(seen, log.known_rounds - seen)
     number = max(min(SAMPLED_CLIENTS, TRANSFORM_CELLS // total), 1)
     chosen = np.argsort(-spread, kind="stable")[:number]
     place = np.full(len(seen), -1, np.int32)
@@ -193,10 +231,10 @@ def _clients_power(log: ParticipationLog) -> np.ndarray:
     table = np.zeros((len(chosen), total), np.float32)
     table[place[log.members[wanted]], log.rounds[wanted]] = 1
     power = np.zeros(total // 2 + 1)
-    common = log.active_counts() - len(log.rounds) / total
+    common = centred(log.active_counts(), known)
     common = common / max(float(np.sqrt(common @ common)), 1e-300)
     for row in table[spread[chosen] > 0].astype(np.float64):
-        own = row - row.mean() - (np.sum(row * common)) * common
+        own = centred(row, known) - (np.sum(row * common)) * common
         power += _power(own) / max(float(np.sum(own * own)), 1e-12)
     return power
 

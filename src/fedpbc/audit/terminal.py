@@ -9,6 +9,18 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
+from fedpbc.audit.numbers import (
+    count,
+    cycle_of,
+    in_rounds,
+    in_whole_rounds,
+    left,
+    number,
+    p_value,
+    percent,
+    share,
+    times,
+)
 from fedpbc.audit.rules import Findings
 
 LONGEST_ID = 24
@@ -19,7 +31,8 @@ def report(findings: Findings) -> RenderableType:
     """One page: what was read, the answers to the five questions, the advice."""
     log = findings["log"]
     m = "an unknown number of" if log["num_clients"] is None else f"{log['num_clients']:,}"
-    head = f"{_clean(log['source'])}: {log['num_rounds']:,} rounds, {m} clients"
+    unknown = f" ({log['unknown_rounds']:,} of them unknown)" if log["unknown_rounds"] else ""
+    head = f"{_clean(log['source'])}: {count(log['num_rounds'], 'round')}{unknown}, {m} clients"
     head += f", {log['num_active_pairs']:,} participations"
     remarks = [*log["notes"], *(f"skipped: {count:,} {what}" for what, count in log["skipped"].items())]
     parts: list[RenderableType] = [Text(head, style="bold"), *(_line(f"note: {_clean(text)}") for text in remarks)]
@@ -29,8 +42,8 @@ def report(findings: Findings) -> RenderableType:
         "Is it stationary, does it have memory?": _steady(findings["stationarity"]),
         "What would FedPBC do here?": _fedpbc(findings["mixing"]),
     }
-    for number, (question, lines) in enumerate(answers.items(), start=1):
-        parts += [Text(f"{number}. {question}", style="bold"), *map(_line, lines)]
+    for place, (question, lines) in enumerate(answers.items(), start=1):
+        parts += [Text(f"{place}. {question}", style="bold"), *map(_line, lines)]
     return Group(*parts, Text("5. What should I use?", style="bold"), *_advice(findings["advice"]))
 
 
@@ -54,20 +67,23 @@ def _short(name: str) -> str:
 
 
 def _uneven(findings: Findings) -> Iterable[str]:
-    found, total = findings["participation"], findings["log"]["num_rounds"]
-    mean = f"{found['mean_active']:.3g} clients a round on average"
-    yield f"{mean}; {found['empty_rounds']:,} rounds with none, {found['single_rounds']:,} with one."
+    found, log = findings["participation"], findings["log"]
+    total = log["num_rounds"] - log["unknown_rounds"]
+    mean = f"{number(found['mean_active'])} clients a round on average"
+    yield f"{mean}; {count(found['empty_rounds'], 'round')} with none, {found['single_rounds']:,} with one."
     if "rate" not in found:
         yield "Who took part is not in the log: rates, weights and mixing cannot be had from it."
         return
     rates, names = found["rate"], findings["clients"]
     low, high = (pick(range(len(rates)), key=rates.__getitem__) for pick in (min, max))
     spread = " to ".join(_rate(found, i, names[i]) for i in (low, high))
-    yield f"Rates: {spread}; Gini {found['gini']:.2f}."
+    yield f"Rates: {spread}; Gini {found['gini']:z.2f}."
     if found["intervals_widened"]:
         yield "The intervals are widened for memory between rounds (effective sample size)."
     longest = max(range(len(rates)), key=found["longest_absence"].__getitem__)
-    yield f"Longest absence: {found['longest_absence'][longest]:,} of {total:,} rounds ({_short(names[longest])})."
+    least = "at least " if log["unknown_rounds"] else ""
+    rounds = f"{least}{found['longest_absence'][longest]:,} of {total:,}{' known' if least else ''} rounds"
+    yield f"Longest absence: {rounds} ({_short(names[longest])})."
     if found["never_seen"]:
         yield f"Never seen: {len(found['never_seen']):,} clients ({_ids(found['never_seen'])})."
     if len(found["components"]) > 1:
@@ -75,7 +91,8 @@ def _uneven(findings: Findings) -> Iterable[str]:
 
 
 def _rate(found: dict[str, Any], i: int, name: str) -> str:
-    return f"{found['rate'][i]:.3f} [{found['rate_low'][i]:.3f}, {found['rate_high'][i]:.3f}] ({_short(name)})"
+    rate, low, high = (share(found[key][i]) for key in ("rate", "rate_low", "rate_high"))
+    return f"{rate} [{low}, {high}] ({_short(name)})"
 
 
 def _biased(findings: Findings) -> Iterable[str]:
@@ -90,12 +107,12 @@ def _biased(findings: Findings) -> Iterable[str]:
     )
     for title, entries in (("Counts too much", found["most_over"]), ("Counts too little", found["most_under"])):
         if entries:
-            yield f"{title}: " + ", ".join(f"{_short(e['client'])} x{e['ratio']:.2g}" for e in entries[:SHOWN]) + "."
+            yield f"{title}: " + ", ".join(f"{_short(e['client'])} {times(e['ratio'])}" for e in entries[:SHOWN]) + "."
     groups = found["by_group"] or []
     if groups:
         ends = groups if len(groups) <= 2 else [groups[0], groups[-1]]
         text = ", ".join(
-            f"{_short(g['group'])} {g['weight']:.0%} for {g['share_of_clients']:.0%} of clients" for g in ends
+            f"{_short(g['group'])} {percent(g['weight'])} for {percent(g['share_of_clients'])} of clients" for g in ends
         )
         yield f"By group: {text}."
 
@@ -105,36 +122,44 @@ def _steady(found: dict[str, Any]) -> Iterable[str]:
     if drift["p_value"] is None:
         yield "Drift: too few rounds to test."
     elif drift["p_value"] >= drift["alpha"]:
-        yield f"No drift found (p = {drift['p_value']:.2g})."
+        yield f"No drift found (p {p_value(drift['p_value'])})."
     else:
         who = (
             f"{len(drift['drifting']):,} clients ({_ids(drift['drifting'])})"
             if drift["drifting"]
             else "how many take part"
         )
-        yield f"Drifts (p = {drift['p_value']:.2g}): {who}."
+        yield f"Drifts (p {p_value(drift['p_value'])}): {who}."
     if memory is not None and memory["median"] is not None:
         verdict = "memory" if memory["significant"] else "no memory found"
-        yield f"Correlation with the round before: median {memory['median']:.2f} over clients: {verdict}."
+        yield f"Correlation with the round before: median {memory['median']:z.2f} over clients: {verdict}."
     if period["rounds"] is None:
         yield "No period found."
     else:
-        yield f"Period: every {period['rounds']:.4g} rounds (p = {period['p_value']:.2g})."
+        yield f"Period: every {cycle_of(period['rounds'])} (p {p_value(period['p_value'])})."
 
 
 def _fedpbc(found: dict[str, Any] | None) -> Iterable[str]:
-    if found is None or found["contraction"] is None:
+    if found is None or found["clients_seen"] < 2:
         yield "Not known: mixing needs client ids and at least two clients seen."
         return
-    half, cooldown = found["half_life_rounds"], found["cooldown_rounds_1e3"]
-    if half is None:
-        yield "The clients' models never agree: a part of the distance between them stays forever."
+    squared, half = found["squared_distance_left_per_round"], found["distance_half_life_rounds"]
+    cooldown = found["distance_cooldown_rounds_1e3"]
+    if found["squared_distance_left_for_good"]:
+        yield (
+            f"The clients' models never agree: {percent(found['squared_distance_left_for_good'])} of the squared "
+            "distance between them stays forever."
+        )
+    elif half is None:
+        yield "No two clients were averaged in the rounds that were looked at: how fast models agree is not known."
     else:
         yield (
-            f"A round leaves {found['contraction']:.4g} of the squared distance between models: halved in {half:,.3g} "
-            f"rounds, a thousandth after {cooldown:,.0f} cool-down rounds."
+            f"On average a round leaves {left(squared)} of the squared distance between models, "
+            f"{left(found['distance_left_per_round'])} of the distance: the distance is halved in {in_rounds(half)}, "
+            f"and a thousandth of it is left after {in_whole_rounds(cooldown)} of cool-down"
+            + (" (more than the log has in a row: extrapolated)." if found["extrapolated"] else ".")
         )
-    yield f"Local work: {found['local_work_ratio']:,.3g} times FedAvg's, for every client computes in every round."
+    yield (f"Local work: {number(found['local_work_ratio'])} times FedAvg's, for every client computes in every round.")
 
 
 def _advice(entries: list[dict[str, str]]) -> Iterable[RenderableType]:

@@ -25,7 +25,7 @@ class View:
         self.findings, self.log = findings, log
         self.m = len(log.clients)
         rate = self.array("participation", "rate")
-        self.counted = np.bincount(log.members, minlength=self.m) / max(log.num_rounds, 1)
+        self.counted = np.bincount(log.members, minlength=self.m) / max(log.known_rounds, 1)
         self.rate = self.counted if rate is None else rate
         low, high = self.array("participation", "rate_low"), self.array("participation", "rate_high")
         self.low, self.high = (low, high) if low is not None and high is not None else (self.rate, self.rate)

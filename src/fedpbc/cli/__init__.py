@@ -6,6 +6,7 @@ import io
 import os
 import sys
 import warnings
+from typing import Any
 
 import click
 
@@ -76,7 +77,7 @@ def _fail(message: str, status: int) -> None:
     sys.exit(status)
 
 
-def _show_warning(message: Warning | str, *_: object) -> None:
+def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
     """One line, as errors are; where in the code it came from is of no use to who reads it."""
     click.echo(f"warning: {' '.join(str(message).split())}", err=True)
 

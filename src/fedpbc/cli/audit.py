@@ -20,8 +20,20 @@ from fedpbc.errors import ConfigError
 @click.option("--clients", type=int, metavar="N", help="How many clients there are, if some never appear.")
 @click.option("--sizes", type=click.Path(path_type=Path), metavar="FILE", help="CSV client,size.")
 @click.option("--groups", type=click.Path(path_type=Path), metavar="FILE", help="CSV client,group.")
+@click.option(
+    "--active-column",
+    metavar="COLUMN[=VALUE,VALUE]",
+    help="The column that says who took part, and the values that say so; none: every row did [default: active].",
+)
+@click.option("--round-seconds", type=float, metavar="N", help="The column round holds times; a round is so long.")
+@click.option(
+    "--missing-rounds",
+    type=click.Choice(["empty", "unknown"]),
+    help="Rounds that are not there had no client, or were not logged [default: refused].",
+)
+@click.option("--drop-duplicates", is_flag=True, help="A round and client that stand there twice count once.")
 @click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Where files go [default: audit-LOG].")
-def audit(log: Path, clients: int | None, sizes: Path | None, groups: Path | None, out: Path | None) -> None:
+def audit(log: Path, out: Path | None, **options: Any) -> None:
     """Audit who took part when: how uneven, how biased, what to use. LOG is CSV, Parquet, .npy, JSON lines or .log."""
     from fedpbc.audit import audit as examine
     from fedpbc.audit import read_log
@@ -30,7 +42,7 @@ def audit(log: Path, clients: int | None, sizes: Path | None, groups: Path | Non
     out = out or Path(f"audit-{log.stem}")
     _require_own(out)
     with _bytes_read(log) as progress:
-        participation = read_log(log, clients=clients, sizes=sizes, groups=groups, progress=progress)
+        participation = read_log(log, **options, progress=progress)
     findings = examine(participation)
     html, missing = _audit_page(findings, participation)
     _write_audit(out, findings, html)

@@ -18,8 +18,9 @@ from fedpbc.cli.common import load
 def links(experiment: str, out: Path, wanted: str | None, seed: int | None, overrides: tuple[str, ...]) -> None:
     """Write who is active when, exactly as a run of that seed sees it, without training."""
     loaded = load(experiment, overrides, None if seed is None else str(seed))
+    from fedpbc.audit.numbers import number
     from fedpbc.runs.draws import choose, write_links
 
     drawn = write_links(loaded, choose(loaded, wanted), loaded.seeds[0], out)
-    text = f"{drawn.rounds} rounds, {drawn.clients} clients, mean participation {drawn.participation:.4g}"
+    text = f"{drawn.rounds} rounds, {drawn.clients} clients, mean participation {number(drawn.participation, 4)}"
     click.echo(f"{out}: {text}" + ("; the uplink only, the downlink is not written" if drawn.downlink else ""))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -70,7 +71,7 @@ def _kinds() -> dict[str, Kind]:
 
 def _item(text: str) -> None:
     """One entry: folded at words on a terminal, one line elsewhere, where other programs read."""
-    if not click.get_text_stream("stdout").isatty():
+    if not sys.stdout.isatty():
         click.echo(f"  {text}")
         return
     columns = max(20, shutil.get_terminal_size().columns)

@@ -12,6 +12,7 @@ import click
 import numpy as np
 
 from fedpbc.cli.common import width
+from fedpbc.cli.theory_page import TERMS, page
 from fedpbc.errors import BadOption, ConfigError, shorten
 
 LOG_ENDINGS = (".parquet", ".jsonl", ".log")
@@ -52,8 +53,6 @@ def theory(
     P is a list (0.1,0.5 or 0.1x50,0.9x50: fifty of each), a .csv or .npy FILE of probabilities (one per client, or
     rounds x clients), or a participation log, whose rates are taken for probabilities.
     """
-    from fedpbc.cli.theory_page import page
-
     given = _given(p, is_log, clients)
     try:
         found = _found(given, **options)
@@ -224,14 +223,12 @@ def _found(
         conditions = theory.step_size_conditions(*setting, 1 - gap, constants)
         bound = None
         if not lacking:
-            terms = theory.convergence_bound(
-                *setting, int(rounds or 0), m, 1 - gap, constants, float(initial_gap or 0)
-            )  # fmt: skip
-            bound = {**terms._asdict(), "total": terms.total}
+            terms = theory.convergence_bound(*setting, int(rounds or 0), m, 1 - gap, constants, float(initial_gap or 0))
+            bound = {name: getattr(terms, name) for name in TERMS}
         found["theorem_1"] = {
             "learning_rate": learning_rate,
             "local_steps": local_steps,
-            **constants._asdict(),
+            **vars(constants),
             "rounds": rounds,
             "initial_gap": initial_gap,
             "conditions": [

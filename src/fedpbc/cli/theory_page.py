@@ -41,8 +41,8 @@ def _fedavg(found: dict[str, Any], width: int) -> Iterator[str]:
     if found["rounds_of_p"]:
         yield from _fill("Weights are the mean of those of each round.", width, "  ")
     yield from _fill(
-        f"It minimises sum_i w_i F_i instead of the mean of F_i: w_i from {min(weights):.4g} to {max(weights):.4g}, "
-        f"equal ones would be {1 / m:.4g}. {100 * found['fedavg']['total_variation']:.3g} % of the weight is on other "
+        f"On quadratics it minimises sum_i w_i F_i instead of the mean of F_i: w_i from "
+        f"{min(weights):.4g} to {max(weights):.4g}, equal ones would be {1 / m:.4g}. {100 * found['fedavg']['total_variation']:.3g} % of the weight is on other "
         "clients than equal weights would put it.",
         width,
         "  ",
@@ -99,16 +99,15 @@ def _theorem(about: dict[str, Any], m: int, width: int) -> Iterator[str]:
         f"sigma^2 = {about['sigma2']:g}, beta = {about['beta']:g}, zeta^2 = {about['zeta2']:g}",
         width,
     )
-    yield f"  {'condition':14}{'eta at most':>14}"
+    yield f"  {'condition':20}{'eta at most':>14}"
     for condition in about["conditions"]:
         limit = "any" if condition["limit"] is None else f"{condition['limit']:.4g}"
-        yield f"  {condition['name']:14}{limit:>14}   {'holds' if condition['holds'] else 'does not hold'}"
+        yield f"  {condition['name']:20}{limit:>14}   {'holds' if condition['holds'] else 'does not hold'}"
     broken = [condition["name"] for condition in about["conditions"] if not condition["holds"]]
     if about["bound"] is not None:
         yield ""
-        yield from _fill(
-            f"(1/T) sum_t E ||grad F||^2 of the mean model over T = {about['rounds']:,} rounds, at most:", width, "  "
-        )
+        what = f"(1/T) sum_t E ||grad F||^2 of the mean model over T = {about['rounds']:,} rounds, at most:"
+        yield from _fill(what, width, "  ")
         for key, text in TERMS.items():
             yield f"  {text:28}{about['bound'][key]:>12.4g}"
     if broken:

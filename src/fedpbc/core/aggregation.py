@@ -67,6 +67,6 @@ def running_mean(values: Iterable[Array], otherwise: Array) -> Array:
 
 
 def consensus_distance(clients: Array, mean: Array) -> Array:
-    """(1/m) sum_i ||x_i - xbar||^2. Shapes: [m, d], [d] -> scalar. Lemma 5 (without the sum over t)."""
+    """(1/m) sum_i ||x_i - xbar||^2, mean squared distance. [m, d], [d] -> scalar. Lemma 5, without the sum over t."""
     xp = clients.__array_namespace__()
     return xp.mean(xp.sum((clients - mean) ** 2, axis=1))

@@ -8,34 +8,45 @@ import time
 from dataclasses import replace
 from typing import cast
 
-from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp.typing import ClientAppCallable
 
 from fedpbc.errors import shorten
 from fedpbc.flower.arrays import models_of, sane
+from fedpbc.flower.configs import Schedule
 from fedpbc.flower.drift import ClientControl
-from fedpbc.flower.protocol import IDENTIFY, RECORD, SERVER_ROUND, Answer, Order, only_arrays
+from fedpbc.flower.failures import one_line
+from fedpbc.flower.protocol import IDENTIFY, RECORD, SERVER_ROUND, SKIP, Answer, Order, only_arrays
 
 log = logging.getLogger("flwr")
 
-RAISED = 2
-"""Flower's error code of a ClientApp that raised an exception."""
 PROGRESS = "fedpbc.progress"
 """ArrayRecord of the context's state: the model after the rounds that are done."""
 PROGRESS_OF = "fedpbc.progress-of"
-"""ConfigRecord of the context's state: of which base, from which round, how far."""
+"""ConfigRecord of the context's state: of which base, from which round, how far, under which configs and orders."""
+SLOW = 0.5
+"""A client that needs more than this share of its deadline is catching up in pieces: its reply may come too late."""
+
+
+class NotFinite(ValueError):
+    """The train function returned numbers that nothing can be computed with."""
 
 
 def fedpbc_mod(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
     """Flower mod for ``@app.train(mods=[fedpbc_mod])``: needed with every strategy of ``fedpbc.flower``.
 
     It says who the client is, calls the train function once for every round since the client was last heard (with
-    that round's ``server-round``), and sends the last result. The train function must therefore take its learning
-    rate and its samples from ``server-round``, start any momentum anew each call, and return one ArrayRecord with
-    all arrays it was given, of the same shapes and types. Messages of other strategies pass through untouched.
+    that round's ``server-round`` and the config that held in it), and sends the last result. The train function must
+    therefore take its learning rate and its samples from its config, start any momentum anew each call, and return
+    one ArrayRecord with all arrays it was given, of the same shapes and types. Messages of other strategies pass
+    through untouched.
 
     What it keeps in ``context.state`` is a cache: a client that loses it computes more, and nothing else changes
-    (SCAFFOLD with ``controls = "client"`` excepted, see there).
+    (SCAFFOLD with ``controls = "client"``, MIFA and FedVARP with ``memory = "client"`` excepted, see there; and where
+    ``max_catchup`` takes longer than a deadline the rounds begun with are lost, so that the client replays the latest).
+
+    A train function that raises an exception, or returns a model that is not finite, is reported to the server with
+    the round it was called for; what the rounds before made is kept.
     """
     order = Order.of(message)
     if order is None:
@@ -59,6 +70,10 @@ class _Replay:
     def __init__(self, order: Order, message: Message, context: Context, call_next: ClientAppCallable) -> None:
         self.order, self.message, self.context, self.call_next = order, message, context, call_next
         self.started = time.monotonic()
+        record = cast(ConfigRecord, message.content[RECORD])
+        self.skip = cast(list[int], record.get(SKIP, []))
+        self.schedule = Schedule.of(message, order.config_key)
+        self.first, self.slow = order.first, False
         self.done, self.length, self.arrays = self._resume()
         self.trained = 0
         self.control = ClientControl.of(order, message, context)
@@ -67,20 +82,23 @@ class _Replay:
     def reply(self) -> Message:
         """The reply to the order: the model after round t, or how far it got."""
         for round in range(self.done, min(self.order.round + 1, self.order.train_rounds)):
-            if self.trained and time.monotonic() - self.started > self.order.budget:
-                return self._unfinished()
+            if round in self.skip:
+                self.done = round + 1
+                continue
+            if self.trained and self._elapsed() > self.order.budget:
+                return self._unfinished(self._answer(finished=False))
             try:
                 self.last = self._train(round)
             except Exception as error:
-                if not self.trained:
-                    raise
-                log.exception("round %d failed after %d that are kept", round + 1, self.trained)
-                self._keep()
-                return Message(Error(RAISED, f"{type(error).__name__}: {error}"), reply_to=self.message)
+                log.exception("the local steps of round %d failed", round + 1)
+                return self._failed(round, f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)
             if self.last.has_error():
-                return self.last
+                return self._failed(round, self.last.error.reason)
         self.done = self.order.round + 1
         return self._finished()
+
+    def _elapsed(self) -> float:
+        return time.monotonic() - self.started
 
     def _train(self, round: int) -> Message:
         """One call of the train function, as if the server had asked in that round."""
@@ -88,6 +106,7 @@ class _Replay:
         content = message.content.copy()
         config = cast(ConfigRecord, content.get(self.order.config_key, ConfigRecord())).copy()
         config[SERVER_ROUND] = round + 1
+        self.schedule.apply(config, self.order.round, round)
         told = ConfigRecord({"length": 0.0})
         content[self.order.config_key], content[self.order.arrays_key], content[RECORD] = config, self.arrays, told
         self.control.prepare(content)
@@ -100,7 +119,7 @@ class _Replay:
         return reply
 
     def _take(self, reply: Message, given: ArrayRecord) -> None:
-        """Keep the model that the train function returned. Raises ValueError unless it has the layout it was given."""
+        """Keep the model that the train function returned. Raises ValueError unless it is one, and can be used."""
         found = only_arrays(reply)
         if found is None:
             raise ValueError("the train function must return exactly one ArrayRecord, with all arrays of the model")
@@ -109,33 +128,60 @@ class _Replay:
             name = next(name for name in [*was, *now] if was.get(name) != now.get(name))
             change = f"array {shorten(name)} was {was.get(name, 'not there')}, is {now.get(name, 'not there')}"
             raise ValueError(f"the train function changed the model's layout: {change}")
+        if not sane(models_of(found[1])):
+            raise NotFinite("the train function returned a value that is not finite, or huge")
         self.arrays = found[1]
 
     def _resume(self) -> tuple[int, float, ArrayRecord]:
         """(round to do next, length of the steps so far, model): kept progress of this order, else the base."""
         kept, model = self.context.state.get(PROGRESS_OF), self.context.state.get(PROGRESS)
         if self.order.keep_progress and isinstance(kept, ConfigRecord) and isinstance(model, ArrayRecord):
-            done = cast(int, kept["done"])
-            if (kept["base"], kept["first"]) == (self.order.base, self.order.first) and done <= self.order.round + 1:
-                return done, cast(float, kept["length"]), model
+            first, done = cast(int, kept["first"]), cast(int, kept["done"])
+            if self._goes_on(kept, first, done):
+                self.first, self.slow = first, cast(bool, kept["slow"])
+                return max(done, self.order.first), cast(float, kept["length"]), model
         return self.order.first, 0.0, cast(ArrayRecord, self.message.content[self.order.arrays_key])
 
+    def _goes_on(self, kept: ConfigRecord, first: int, done: int) -> bool:
+        """Whether the order asks for what was begun: this base, these configs, these rounds without steps.
+
+        Under ``max_catchup`` the first round to replay moves with every order. A client that needs several orders for
+        one catch-up would never end it if it began anew each time: what it began with stays.
+        """
+        return (
+            kept["base"] == self.order.base
+            and done <= self.order.round + 1
+            and (first == self.order.first or (first < self.order.first and bool(kept["slow"])))
+            and kept["configs"] == self.schedule.digest(first, done)
+            and kept["skip"] == [round for round in self.skip if round < done]
+        )
+
     def _keep(self) -> None:
-        """Keep the model for the next order, unless it diverged: then the client begins from its base again."""
-        if self.order.keep_progress and sane(models_of(self.arrays)):
+        """Keep the model for the next order."""
+        if self.order.keep_progress:
+            slow = self.slow or self._elapsed() > SLOW * self.order.budget
             self.context.state[PROGRESS] = self.arrays
             self.context.state[PROGRESS_OF] = ConfigRecord(
-                {"base": self.order.base, "first": self.order.first, "done": self.done, "length": self.length}
-            )
+                {
+                    "base": self.order.base, "first": self.first, "done": self.done, "length": self.length,
+                    "slow": slow, "configs": self.schedule.digest(self.first, self.done),
+                    "skip": [round for round in self.skip if round < self.done],
+                }
+            )  # fmt: skip
 
     def _answer(self, finished: bool) -> Answer:
         waiting = self.order.round + 1 - self.done
         order = self.order
         return Answer(order.client, order.round, order.base, finished, self.trained, waiting, self.length)
 
-    def _unfinished(self) -> Message:
+    def _unfinished(self, answer: Answer) -> Message:
         self._keep()
-        return Message(RecordDict({RECORD: self._answer(finished=False).record()}), reply_to=self.message)
+        return Message(RecordDict({RECORD: answer.record()}), reply_to=self.message)
+
+    def _failed(self, round: int, error: str | None) -> Message:
+        return self._unfinished(
+            replace(self._answer(finished=False), failed=round, error=one_line(error or "") or "no reason given")
+        )
 
     def _finished(self) -> Message:
         self._keep()

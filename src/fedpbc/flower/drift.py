@@ -1,4 +1,4 @@
-"""SCAFFOLD on the client: the correction that a training step adds to its gradient, and control variates kept there."""
+"""What a client keeps for a method (c_i of SCAFFOLD, a latest update), and the correction of its local steps."""
 
 from __future__ import annotations
 
@@ -9,15 +9,11 @@ import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 
 from fedpbc.algorithms.scaffold import renew_own
-from fedpbc.flower.arrays import Layout, Model, models_of, to_record
-from fedpbc.flower.protocol import CHANGE, CONTROL, RECORD, SHIFT, Order
+from fedpbc.flower.arrays import Layout, Model, models_of
+from fedpbc.flower.protocol import CONTROL, RECORD, SHIFT, Order
 
-KEPT = "fedpbc.control"
-"""ArrayRecord of the context's state: c_i as the server last accepted it."""
-PENDING = "fedpbc.control-pending"
-"""ArrayRecord of the context's state: c_i+ of the last round, until the server says that it counted."""
-KEPT_OF = "fedpbc.control-of"
-"""ConfigRecord of the context's state: epoch, round of KEPT (-1: zeros), round of PENDING (-1: none)."""
+SCALE = "fedpbc.scale"
+"""The ArrayRecord of one number that asks for differences: what Delta_i is divided by before it is kept."""
 
 
 def drift_correction(message: Message) -> DriftCorrection:
@@ -73,65 +69,111 @@ class DriftCorrection:
 
 
 class ClientControl:
-    """c_i kept by the client, committed only when the server says that it counted the round that made it.
+    """A model kept by the client for the method, committed only when the server says that it counted its round.
 
-    The client cannot know that its reply arrived in time. It keeps c_i and the pending c_i+; the next order says
-    which of its rounds counted last. If that is neither, the state was lost: the client takes this round's steps with
-    c_i = 0, keeps nothing of it, and says so until the server has heard it and begins a new epoch, in which
-    everybody's c_i and c start from 0 again.
+    The client cannot know that its reply arrived in time. It keeps the valid model and the pending one; the next order
+    says which of its rounds counted last. If that is neither, the state was lost: the client takes this round's steps
+    with zeros, keeps nothing of it, and says so until the server has heard it and begins a new epoch, in which
+    everybody starts from 0 again. This class keeps nothing, for methods that need nothing.
     """
+
+    state = ""
+    """Names in the context's state: NAME, the model as the server last accepted it; NAME-pending, that of the last
+    round, until the server says that it counted; NAME-of, a ConfigRecord: epoch, rounds of both (-1: zeros, none)."""
 
     @classmethod
     def of(cls, order: Order, message: Message, context: Context) -> ClientControl:
-        """For this order: does nothing unless the server sent its control variate."""
-        control = message.content.get(CONTROL)
-        return cls(order, control if isinstance(control, ArrayRecord) else None, message, context)
+        """What this order wants kept: a control variate, the latest update, or nothing."""
+        for record, kind in ((CONTROL, ControlVariate), (SCALE, LatestUpdate)):
+            sent = message.content.get(record)
+            if isinstance(sent, ArrayRecord):
+                return kind(order, message, context, models_of(sent))
+        return cls(order, message, context)
 
-    def __init__(self, order: Order, control: ArrayRecord | None, message: Message, context: Context) -> None:
-        self.order, self.context = order, context
-        self.lost = False
-        self.control: Model = {}
-        if control is not None:
-            self.start = models_of(cast(ArrayRecord, message.content[order.arrays_key]))
-            self.layout = Layout.of(self.start)
-            self.control = models_of(control)
-            self.own = self._committed()
+    def __init__(self, order: Order, message: Message, context: Context) -> None:
+        self.order, self.context, self.lost = order, context, False
+
+    def prepare(self, content: RecordDict) -> None:
+        """What the train function finds in its message."""
+
+    def finish(self, content: RecordDict, end: ArrayRecord, length: float) -> None:
+        """After the last round of the order: what becomes pending, and what of it the server is told."""
+
+
+class _Keeps(ClientControl):
+    """Base of those that keep something."""
+
+    def __init__(self, order: Order, message: Message, context: Context, sent: Model) -> None:
+        super().__init__(order, message, context)
+        self.sent = sent
+        self.start = models_of(cast(ArrayRecord, message.content[order.arrays_key]))
+        self.layout = Layout.of(self.start)
+        self.own = self._committed()
+
+    def _keep(self, renewed: Model) -> None:
+        """``renewed``, flattened, is pending."""
+        state, order = self.context.state, self.order
+        state[self.state], state[f"{self.state}-pending"] = map(self.layout.companion().record, (self.own, renewed))
+        of = {"epoch": order.epoch, "kept": order.accepted, "pending": order.round}
+        state[f"{self.state}-of"] = ConfigRecord(of)  # type: ignore[arg-type]
+
+    def _committed(self) -> Model:
+        """What the server believes to be here, flattened; zeros, and ``lost``, when it is not."""
+        state, accepted = self.context.state, self.order.accepted
+        of = state.get(f"{self.state}-of")
+        if accepted >= 0:
+            known = of if isinstance(of, ConfigRecord) and of["epoch"] == self.order.epoch else ConfigRecord()
+            for suffix, key in (("-pending", "pending"), ("", "kept")):
+                record = state.get(self.state + suffix)
+                if known.get(key) == accepted and isinstance(record, ArrayRecord):
+                    return self.layout.flatten(models_of(record))
+            self.lost = True
+        return self.layout.empty()
+
+
+class ControlVariate(_Keeps):
+    """c_i of SCAFFOLD; ``sent``: c."""
+
+    state = "fedpbc.control"
 
     def prepare(self, content: RecordDict) -> None:
         """Put c - c_i where ``drift_correction`` finds it."""
-        if self.control:
-            del content[CONTROL]
-            content[SHIFT] = to_record({name: c - self.own[name] for name, c in self.control.items()})
+        del content[CONTROL]
+        control = self.layout.flatten(self.sent)
+        content[SHIFT] = self.layout.companion().record({name: control[name] - self.own[name] for name in control})
 
     def finish(self, content: RecordDict, end: ArrayRecord, length: float) -> None:
-        """c_i+ becomes pending, its change goes to the server."""
-        if not self.control or length <= 0 or self.lost:
+        """c_i+ becomes pending. The server finds its change by itself, from the model."""
+        if length <= 0 or self.lost:
             return
         flat = self.layout.flatten
-        start, stop, control, own = flat(self.start), flat(models_of(end)), flat(self.control), flat(self.own)
-        reported = np.array([True])
-        renewed = {}
-        for name in start:
+        start, stop, control = flat(self.start), flat(models_of(end)), flat(self.sent)
+        reported, renewed = np.array([True]), {}
+        for name, own in self.own.items():
             update = (stop[name] - start[name])[None]
-            new = renew_own(control[name], own[name][None], update, start[name].dtype.type(length), reported)
-            renewed[name] = new[0].reshape(self.own[name].shape)
-        content[CHANGE] = to_record({name: new - self.own[name] for name, new in renewed.items()})
-        state = self.context.state
-        state[KEPT], state[PENDING] = to_record(self.own), to_record(renewed)
-        state[KEPT_OF] = self._of(self.order.accepted, self.order.round)
+            (renewed[name],) = renew_own(control[name], own[None], update, start[name].dtype.type(length), reported)
+        self._keep(renewed)
 
-    def _of(self, kept: int, pending: int) -> ConfigRecord:
-        return ConfigRecord({"epoch": self.order.epoch, "kept": kept, "pending": pending})
 
-    def _committed(self) -> Model:
-        """c_i as the server knows it; zeros, and ``lost``, when that is not here."""
-        state, accepted = self.context.state, self.order.accepted
-        of = state.get(KEPT_OF)
-        if accepted >= 0:
-            known = of if isinstance(of, ConfigRecord) and of["epoch"] == self.order.epoch else ConfigRecord()
-            for name, key in ((PENDING, "pending"), (KEPT, "kept")):
-                record = state.get(name)
-                if known.get(key) == accepted and isinstance(record, ArrayRecord):
-                    return models_of(record)
-            self.lost = True
-        return {name: np.zeros(c.shape, c.dtype) for name, c in self.control.items()}
+class LatestUpdate(_Keeps):
+    """h_i = Delta_i / scale of MIFA (scale eta_t) and FedVARP (1); ``sent``: the scale."""
+
+    state = "fedpbc.update"
+
+    def prepare(self, content: RecordDict) -> None:
+        """Nothing that the train function should see."""
+        del content[SCALE]
+
+    def finish(self, content: RecordDict, end: ArrayRecord, length: float) -> None:
+        """x^t + Delta_i - scale h_i goes up in place of the model; h_i + (what arrives - x^t) / scale is pending.
+
+        What arrives is rounded to the model's own types; the new h_i is made of that: what the server counts.
+        """
+        flat = self.layout.flatten
+        start, stop, scale = flat(self.start), flat(models_of(end)), float(self.sent["scale"])
+        sent = {name: stop[name] - stop[name].dtype.type(scale) * own for name, own in self.own.items()}
+        record = self.layout.record(sent)
+        content[self.order.arrays_key] = record
+        if not self.lost:
+            told = flat(models_of(record))
+            self._keep({n: own + (told[n] - start[n]) / own.dtype.type(scale) for n, own in self.own.items()})

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from fedpbc.core.aggregation import running_mean
 from fedpbc.flower.arrays import Model
+from fedpbc.flower.failures import Trouble
 from fedpbc.flower.ledger import Reply
 from fedpbc.flower.options import one_of, whole
 from fedpbc.flower.protocol import Order
@@ -25,7 +26,14 @@ class FedPBC(UnreliableClients):
     The mean is uniform: weights by num-examples would make the mixing matrix not doubly stochastic.
 
     max_catchup: k replays only the latest k missed rounds, from x^(v_i) as before; 0: all of them, as in the paper.
-        The mean of all models then depends on the links (docs/catch-up.md shows the price).
+        The mean of all models then depends on the links (docs/catch-up.md shows the price, and what a client does
+        that needs longer than its deadline for k rounds).
+    on_failure: when the local steps of a round failed ``failure_limit`` times in a row by the same exception type, or
+        by a model that is not finite. "keep": the client is asked again, and not heard before it is mended. "skip":
+        until it is heard it takes no local steps in that round, x_i stays what it was: as a round of the cool-down,
+        for this client alone, so that the mixing matrix stays doubly stochastic. "latest": it goes on from x^(t+1),
+        and all rounds since v_i are left out, as if it were new; the mean of all models is then another. May be
+        changed when a checkpoint is taken up again.
     newcomers: where a client that was never heard goes on from. "start": x^0, as in the paper, where everybody is
         there from round 0; "now": the latest model, for federations that grow.
     The other parameters are those of ``UnreliableClients``. Memory beside the replies: two models and the distinct
@@ -41,11 +49,13 @@ class FedPBC(UnreliableClients):
         round_deadline: float,
         max_catchup: int = 0,
         newcomers: Literal["start", "now"] = "start",
+        on_failure: Literal["keep", "skip", "latest"] = "keep",
         **options: Any,
     ) -> None:
         super().__init__(round_deadline=round_deadline, **options)
         self.max_catchup = whole("max_catchup", max_catchup)
         self.newcomers = one_of("newcomers", newcomers, ("start", "now"))
+        self.on_failure = one_of("on_failure", on_failure, ("keep", "skip", "latest"))
         self.from_start = newcomers == "start"
 
     def settings(self) -> dict[str, Any]:
@@ -63,6 +73,19 @@ class FedPBC(UnreliableClients):
         if self.max_catchup:
             fields["first"] = max(client.version, self.round + 1 - self.max_catchup)
         return super().order(client, **fields)
+
+    def give_up(self, client: Client, trouble: Trouble) -> str:
+        """Nothing, or the client leaves out the local steps of that round, or all of its rounds since v_i."""
+        if self.on_failure == "latest":
+            self.failures.heard(client.name)
+            self.failures.leave_out(client.name, client.version, self.round)
+            client.version, client.base = self.round + 1, self.bases.latest
+            return 'it goes on from the latest model, without the rounds it missed (on_failure = "latest")'
+        if self.on_failure == "skip" and trouble.round >= 0:
+            self.failures.skip(client.name, trouble.round)
+            return 'from now on it takes no local steps in that round (on_failure = "skip")'
+        ways = '"latest"' if trouble.round < 0 else '"skip" or "latest"'
+        return f"it is not heard before that is mended, or on_failure is {ways}"
 
     def rule(self, t: int, replies: list[Reply]) -> Model | None:
         """x^(t+1) = (1/|A^t|) sum over A^t of x_i; an empty A^t leaves x^t."""

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from flwr.app import ArrayRecord, Message, Metadata, RecordDict
+from flwr.app import ArrayRecord, Error, Message, Metadata, RecordDict
 
 from fedpbc.flower.arrays import Layout, Model, Refused
-from fedpbc.flower.protocol import CHANGE, Answer, Order, only_arrays
+from fedpbc.flower.failures import Failure, one_line
+from fedpbc.flower.protocol import Answer, Order, only_arrays
 from fedpbc.flower.roster import Client
 
+CRASHES = {1, 2, 8}
+"""Flower's error codes of a ClientApp that could not be loaded, raised an exception, or died."""
 SPARE_BYTES = 1 << 20
 """Metrics and configs of a reply may take this much."""
 
@@ -37,8 +41,6 @@ class Reply:
     arrays: Model
     answer: Answer
     content: RecordDict
-    change: Model | None
-    """c_i+ - c_i, where the client keeps c_i."""
 
 
 @dataclass
@@ -54,7 +56,9 @@ class Ledger:
     """Clients that are still catching up, by name."""
     refused: list[tuple[str, str]] = field(default_factory=list)
     failed: list[tuple[str, str]] = field(default_factory=list)
-    """Errors that Flower reports; among them clients whose time was up."""
+    """Errors that clients and Flower report; among them clients whose time was up."""
+    failures: dict[str, Failure] = field(default_factory=dict)
+    """By name, clients that were reached and whose app failed."""
     bytes_down: int = 0
     bytes_up: int = 0
     started: float = field(default_factory=time.monotonic)
@@ -105,8 +109,13 @@ class Ledger:
         order = asked.order
         if (answer.client, answer.round, answer.base) != (order.client, order.round, order.base):
             raise Refused(f"is for client {answer.client!r}, round {answer.round}, which was not asked"[:200])
+        if max(answer.trained, answer.waiting) > order.round + 1:
+            raise Refused("speaks of more rounds than there were")
         if rest > SPARE_BYTES:
             raise Refused(f"has more than {SPARE_BYTES} bytes beside its arrays")
+        if answer.error:
+            self._take_failure(order, answer)
+            return
         if not answer.finished:
             self.unfinished[client.name] = answer
             return
@@ -114,14 +123,58 @@ class Ledger:
             raise Refused("is the second of its client in this round")
         self.replies[client.name] = self._read(client, answer, message, layout)
 
+    def _take_failure(self, order: Order, answer: Answer) -> None:
+        if not order.first <= answer.failed <= order.round:
+            raise Refused(f"says that round {answer.failed} failed, which was not asked"[:200])
+        reason = one_line(answer.error)
+        self.failures[order.client] = Failure(answer.failed, reason)
+        self.failed.append((order.client, reason))
+
+    def crashed(self, asked: Asked, error: Error) -> None:
+        """Note that an app failed outside its train function: it could not be loaded, or its process died."""
+        if asked.client is not None and error.code in CRASHES:
+            self.failures[asked.client.name] = Failure(-1, first_line(error.reason))
+
     def _read(self, client: Client, answer: Answer, message: Message, layout: Layout) -> Reply:
-        found = only_arrays(message, but=CHANGE)
+        found = only_arrays(message)
         if found is None:
             raise Refused("must hold one ArrayRecord with all arrays")
-        change = message.content.get(CHANGE)
-        changed = layout.companion().read(change) if isinstance(change, ArrayRecord) else None
-        arrays = layout.read(found[1])
-        return Reply(client, arrays, answer, message.content, changed)
+        return Reply(client, layout.read(found[1]), answer, message.content)
+
+    def evaluations(self, replies: Iterable[Message]) -> list[tuple[str, RecordDict]]:
+        """(client, what it measured) of the replies to a request to evaluate; the others are noted with a reason."""
+        found = []
+        for message in replies:
+            try:
+                asked = self.match(message)
+            except Refused as refused:
+                self.refuse(f"node {message.metadata.src_node_id}", str(refused))
+                continue
+            who = asked.client.name if asked.client else ""
+            if message.has_error():
+                self.failed.append((who, first_line(message.error.reason)))
+            else:
+                found.append((who, message.content))
+        self.close()
+        return found
+
+    def again(self, node: int, kind: str) -> None:
+        """This node may be asked for this once more."""
+        self._tried.discard((node, kind))
+
+    def close(self) -> None:
+        """List who was asked and did not answer: Flower reports that only when the round is over."""
+        who = [asked.client.name if asked.client else f"node {asked.metadata.dst_node_id}" for asked in self.asked]
+        answered = {name for name, asked in zip(who, self.asked, strict=True) if asked.answered}
+        for name, asked in zip(who, self.asked, strict=True):
+            if name not in answered:
+                answered.add(name)
+                self.failed.append((name, self._silence(asked)))
+
+    def _silence(self, asked: Asked) -> str:
+        if not asked.metadata.message_id:
+            return "could not be sent to: its node has just gone, or the message is too large"
+        return f"no reply within {asked.metadata.ttl:.3g} s" + ("" if asked.client else ", did not say who it is")
 
     def refuse(self, who: str, why: str) -> None:
         """Note a reply that does not count."""
@@ -174,8 +227,21 @@ def describe(line: dict[str, Any]) -> str:
     return ", ".join([*parts, f"{line['seconds']:.1f} s"])
 
 
+_RAISED = re.compile(r"\s*<class '(?:[\w.]*\.)?(\w+)'>:<'(.*)'>\s*", re.DOTALL)
+_NAMED = re.compile(r"[A-Za-z_][\w.]*: ")
+_WRAPPER = "ClientAppException"
+
+
 def first_line(text: str | None) -> str:
-    """The last line that says something: of a traceback, the error."""
-    lines = [line for line in (text or "").splitlines() if line.strip()]
-    last = lines[-1].strip() if lines else "no reason given"
-    return last if len(last) <= 300 else f"{last[:297]}..."
+    """What went wrong in one line, with the type of the exception.
+
+    Flower says "<class 'KeyError'>:<'x'>"; of a traceback, as its simulation has it, the line with the error counts.
+    """
+    said, kind = text or "no reason given", ""
+    if found := _RAISED.fullmatch(said):
+        kind, said = found.groups()
+    lines = [line for line in said.splitlines() if line.strip()]
+    if "Traceback" in said or _WRAPPER in said:
+        raised = [line for line in lines if _NAMED.match(line) and _WRAPPER not in line]
+        kind, lines = ("", raised[-1:]) if raised else (kind, lines[-1:])
+    return one_line(": ".join(part for part in (kind, " ".join(lines).strip()) if part) or "no reason given")

@@ -2,34 +2,74 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from flwr.app import MetricRecord, RecordDict
 
+from fedpbc.errors import shorten
+from fedpbc.flower.roster import Client
+
 log = logging.getLogger("flwr")
 Average = Callable[[list[RecordDict], str], MetricRecord]
+LeftOut = list[tuple[str, str]]
+"""(client, why its metrics do not count)."""
+
+LARGEST = 1 << 16
+"""Characters of JSON that the metrics of one client, and those of a round, may take."""
+HUGE = 1e300
+"""Beyond it, a mean may overflow."""
+MOST_SAMPLES = 2.0**53
 
 
-def average_metrics(contents: Iterable[RecordDict], average: Average, weighted_by_key: str) -> MetricRecord | None:
-    """The ``average`` over the replies whose one MetricRecord has a positive ``weighted_by_key``.
+def average_metrics(
+    named: Iterable[tuple[str, RecordDict]], average: Average, weighted_by_key: str
+) -> tuple[MetricRecord | None, LeftOut]:
+    """The ``average`` over the replies (client, content) whose one MetricRecord has a positive ``weighted_by_key``.
 
-    None without such a reply, or when their metrics do not go together, which is logged.
+    None without such a reply, or when their metrics do not go together, which is logged. Left out with a reason are
+    records with numbers that would spoil the mean of the others, and records that are too large.
     """
-    usable = []
-    for content in contents:
+    usable, left_out = [], []
+    for who, content in named:
         records = [record for record in content.values() if isinstance(record, MetricRecord)]
-        weight = records[0].get(weighted_by_key) if len(records) == 1 else None
-        if isinstance(weight, (int, float)) and weight > 0:
+        if len(records) != 1 or records[0].get(weighted_by_key, 0) == 0:
+            continue
+        why = _unusable(records[0], weighted_by_key)
+        if why:
+            left_out.append((who, why))
+        else:
             usable.append(RecordDict({"metrics": records[0]}))
     if not usable:
-        return None
+        return None, left_out
     try:
-        return as_metrics(average(usable, weighted_by_key))
+        return _bounded(as_metrics(average(usable, weighted_by_key))), left_out
     except Exception as error:
         log.warning("metrics of the clients were not averaged: %s", error)
-        return None
+        return None, left_out
+
+
+def _unusable(record: MetricRecord, weighted_by_key: str) -> str:
+    """Why a client's metrics do not count, or nothing."""
+    weight = record[weighted_by_key]
+    if not isinstance(weight, (int, float)) or not 0 < weight <= MOST_SAMPLES:
+        return f"{weighted_by_key} is {shorten(weight)}, not a number > 0 and at most 2^53"
+    for key, value in record.items():
+        for number in value if isinstance(value, list) else [value]:
+            if not abs(number) <= HUGE:
+                return f"{shorten(key)} holds {shorten(number)}"
+    size = len(json.dumps(dict(record)))
+    return f"they take {size} characters, more than {LARGEST}" if size > LARGEST else ""
+
+
+def _bounded(metrics: MetricRecord | None) -> MetricRecord | None:
+    """Metrics that fit into a line of a log. Raises ValueError for others."""
+    size = len(json.dumps(dict(metrics or {})))
+    if size > LARGEST:
+        raise ValueError(f"together they take {size} characters, more than {LARGEST}")
+    return metrics
 
 
 def as_metrics(value: Any) -> MetricRecord | None:
@@ -43,9 +83,9 @@ def as_metrics(value: Any) -> MetricRecord | None:
         return None
 
 
-def spread(nodes: list[int], wanted: int, turn: int) -> list[int]:
-    """``wanted`` of the nodes, others in every round."""
-    if wanted >= len(nodes):
-        return nodes
-    first = (turn * wanted) % len(nodes)
-    return (nodes + nodes)[first : first + wanted]
+def spread(clients: list[Client], wanted: int, turn: int) -> list[Client]:
+    """``wanted`` of the clients, others in every round."""
+    if wanted >= len(clients):
+        return clients
+    first = (turn * wanted) % len(clients)
+    return (clients + clients)[first : first + wanted]

@@ -30,6 +30,18 @@ def whole(key: str, value: Any, least: int = 0) -> int:
     return int(value)
 
 
+def check_flowers(options: dict[str, Any]) -> None:
+    """Options of Flower's FedAvg, which takes them as they come. Raises ConfigError."""
+    fraction = options.get("fraction_train", 1.0)
+    require("fraction_train", fraction, fraction == 1.0, "1.0: every client is asked every round")
+    for key in ("min_available_nodes", "min_train_nodes", "min_evaluate_nodes"):
+        whole(key, options.get(key, 0))
+    share("fraction_evaluate", options.get("fraction_evaluate", 1.0))
+    for key in ("weighted_by_key", "arrayrecord_key", "configrecord_key"):
+        value = options.get(key, key)
+        require(key, value, isinstance(value, str) and value != "", "a word")
+
+
 def _is_number(value: Any) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool)
 

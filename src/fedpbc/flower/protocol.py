@@ -18,8 +18,10 @@ SHIFT = "fedpbc.shift"
 """The ArrayRecord that is added to the local gradients: c - c_i of SCAFFOLD."""
 CONTROL = "fedpbc.control"
 """The ArrayRecord of the server's control variate c, for clients that keep their own c_i."""
-CHANGE = "fedpbc.change"
-"""The ArrayRecord c_i+ - c_i, from clients that keep their own c_i."""
+CONFIGS = "configs"
+"""Beside an order: the configs of the rounds to replay, where not all have that of the order's round."""
+SKIP = "skip"
+"""Beside an order: rounds without local steps, because they failed too often."""
 SERVER_ROUND = "server-round"
 """Key of the config that Flower's strategies send."""
 
@@ -71,7 +73,8 @@ class Order(_Spoken):
     round: int = 0
     """t."""
     first: int = 0
-    """The rounds to train are first, ..., t, from the model that comes with it."""
+    """The rounds to train are first, ..., t, from the model that comes with it; a client that began with an earlier one
+    and needs more than one deadline for its catch-up goes on with what it has."""
     base: str = ""
     """Names that model: progress kept under another name is worthless."""
     train_rounds: int = FOREVER
@@ -84,9 +87,9 @@ class Order(_Spoken):
     keep_progress: bool = False
     """Keep the result until the next order: a reply that got lost is not computed twice."""
     accepted: int = -1
-    """The latest round whose ``CHANGE`` the server accepted from this client in this epoch; -1: none."""
+    """The latest round whose reply the server counted from this client in this epoch; -1: none."""
     epoch: int = 0
-    """Control variates of other epochs are void."""
+    """What clients keep of other epochs is void."""
 
 
 @dataclass(frozen=True)
@@ -97,19 +100,23 @@ class Answer(_Spoken):
     round: int
     base: str
     finished: bool
-    """All rounds are done; else the deadline was near and the rest is done when asked again: no model comes along."""
+    """All rounds are done; else no model comes along, and the rest is done when asked again: the deadline was near, or
+    a round failed."""
     trained: int
     """Rounds trained for this answer."""
     waiting: int
     """Rounds that are still to do."""
     length: float = 0.0
     """Sum of the learning rates of the local steps from the base on, as told to ``drift_correction``."""
+    failed: int = -1
+    """The round whose local steps failed; -1: none."""
+    error: str = ""
+    """The exception's type and what it said."""
     lost: bool = False
     """The client's control variate is gone, and was not what the server believes."""
 
 
-def only_arrays(message: Message, but: str = "") -> tuple[str, ArrayRecord] | None:
-    """(key, record) of the one ArrayRecord of ``message``, not counting ``but``; None when there is not exactly one."""
-    items = message.content.items()
-    records = [(key, record) for key, record in items if isinstance(record, ArrayRecord) and key != but]
+def only_arrays(message: Message) -> tuple[str, ArrayRecord] | None:
+    """(key, record) of the one ArrayRecord of ``message``; None when there is not exactly one."""
+    records = [(key, record) for key, record in message.content.items() if isinstance(record, ArrayRecord)]
     return records[0] if len(records) == 1 else None

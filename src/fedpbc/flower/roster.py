@@ -11,6 +11,8 @@ from fedpbc.errors import shorten
 
 log = logging.getLogger("flwr")
 
+SHARED = "two clients share a client-id, or one was started again a moment ago"
+
 
 @dataclass
 class Client:
@@ -30,13 +32,20 @@ class Client:
 
 
 class Roster:
-    """The clients by name and by node."""
+    """The clients by name and by node.
 
-    def __init__(self, num_clients: int | None) -> None:
-        self.num_clients = num_clients
+    keep_first: of two nodes with one name, the client is the one that had it first, as long as that is online; else the
+    one that came last.
+    """
+
+    def __init__(self, num_clients: int | None, keep_first: bool = True) -> None:
+        self.num_clients, self.keep_first = num_clients, keep_first
         self.clients: dict[str, Client] = {}
         self._of_node: dict[int, Client] = {}
-        self._turned_away: set[int] = set()
+        """Who says who it is, also while another node has that name."""
+        self._online: Container[int] = ()
+        self.not_asked: dict[int, str] = {}
+        """Nodes that were turned away, and why."""
 
     def __len__(self) -> int:
         return len(self.clients)
@@ -46,15 +55,29 @@ class Roster:
         client = self._of_node.get(node)
         return client if client is not None and client.node == node else None
 
+    def here(self, name: str) -> Client | None:
+        """The client of this name, where it lives in a node that has said so."""
+        client = self.clients.get(name)
+        return client if client is not None and self.at(client.node) is client else None
+
     def settle(self, online: Container[int]) -> None:
-        """A client whose node has gone, and that lives in another one that is online, is asked there again."""
+        """A client whose node has gone is asked in another one that is online and has its name."""
+        self._online = online
         for node, client in self._of_node.items():
-            if client.node not in online and node in online:
+            if node not in online or client.node == node:
+                continue
+            if not self._lives(client):
+                log.info("client %s is asked in node %d: node %d has gone", shorten(client.name), node, client.node)
                 client.node = node
+                self.not_asked.pop(node, None)
+            elif node not in self.not_asked:
+                self._turn_away(
+                    node, client.name, f"while node {client.node} is online, which took its place; {SHARED}"
+                )
 
     def unknown(self, node: int) -> bool:
         """Whether nobody knows who lives in this node; nodes that were left or turned away stay known."""
-        return node not in self._of_node and node not in self._turned_away
+        return node not in self._of_node and node not in self.not_asked
 
     def is_full(self) -> bool:
         """Whether all the clients that there will be have been met."""
@@ -63,8 +86,9 @@ class Roster:
     def meet(self, node: int, name: str, key: str) -> tuple[Client | None, bool]:
         """(client, whether it is new) of a node that says who it is; None when it is turned away, which is logged.
 
-        A client that is known comes back under a new node id and is the same client. Where names are
-        pinned, a name belongs to the key that used it first.
+        A client that is known comes back under a new node id and is the same client; while the node it was last met in
+        is online, there are two of that name, and only one is asked. Where names are pinned, a name belongs to the key
+        that used it first.
         """
         name = name or str(node)
         client = self.clients.get(name)
@@ -75,14 +99,26 @@ class Roster:
             self.clients[name] = self._of_node[node] = client
             return client, True
         if client.key != key:
-            return self._turn_away(node, name, "the name belongs to a SuperNode with another key")
-        if client.node != node:
-            log.info("client %s is back as node %d (was node %d)", shorten(name), node, client.node)
-        client.node, self._of_node[node] = node, client
+            why = f"the name belongs to a SuperNode with another key, last met as node {client.node}"
+            return self._turn_away(node, name, why)
+        self._of_node[node] = client
+        other = client.node
+        if other != node and self._lives(client):
+            if self.keep_first:
+                return self._turn_away(node, name, f"while node {other} is online, which had the name first; {SHARED}")
+            self._turn_away(other, name, f"node {node} came later under that name; {SHARED}")
+        elif other != node:
+            log.info("client %s is back as node %d (was node %d)", shorten(name), node, other)
+        self.not_asked.pop(node, None)
+        client.node = node
         return client, False
 
+    def _lives(self, client: Client) -> bool:
+        """Whether its node is online, and nobody else by now."""
+        return client.node in self._online and self._of_node.get(client.node, client) is client
+
     def _turn_away(self, node: int, name: str, why: str) -> tuple[None, bool]:
-        self._turned_away.add(node)
+        self.not_asked[node] = f"calls itself {shorten(name)}: {why}"
         log.warning("node %d calls itself %s: not asked, %s", node, shorten(name), why)
         return None, False
 

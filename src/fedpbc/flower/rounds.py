@@ -7,20 +7,23 @@ import time
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import FedAvg as FlowerFedAvg
 
 from fedpbc.errors import ConfigError, shorten
 from fedpbc.flower.arrays import Layout, Model, Refused, read_initial, sane
 from fedpbc.flower.bases import Bases
 from fedpbc.flower.checkpoint import Checkpoint, Logs, Pieces
+from fedpbc.flower.configs import Configs
+from fedpbc.flower.failures import Failures, Trouble
 from fedpbc.flower.ledger import Ledger, Reply, describe, first_line
-from fedpbc.flower.metrics import average_metrics, spread
-from fedpbc.flower.options import folder, positive, require, share, switch, whole
+from fedpbc.flower.measures import Measures
+from fedpbc.flower.metrics import LeftOut, average_metrics
+from fedpbc.flower.options import check_flowers, folder, one_of, positive, require, switch, whole
 from fedpbc.flower.protocol import FOREVER, IDENTIFY, RECORD, SERVER_ROUND, TRAIN, Order
+from fedpbc.flower.reasons import Reasons
 from fedpbc.flower.roster import Client, Roster
 
 log = logging.getLogger("flwr")
@@ -28,7 +31,7 @@ log = logging.getLogger("flwr")
 NOT_FINITE = "holds a value that is not finite, or huge"
 
 
-class Rounds(FlowerFedAvg):
+class Rounds(Measures):
     """A strategy without its loop. Options and errors: those of ``UnreliableClients``, which the strategies are."""
 
     method: ClassVar[str]
@@ -49,7 +52,9 @@ class Rounds(FlowerFedAvg):
         cooldown: int = 0,
         poll_interval: float = 0.2,
         pin_names: bool = False,
+        same_name: Literal["first", "latest"] = "first",
         spill: bool = False,
+        failure_limit: int = 3,
         **options: Any,
     ) -> None:
         self.round_deadline, self.poll_interval = positive("round_deadline", round_deadline), poll_interval
@@ -58,8 +63,10 @@ class Rounds(FlowerFedAvg):
         self.num_clients = None if num_clients is None else whole("num_clients", num_clients, 1)
         self.cooldown, self.directory = whole("cooldown", cooldown), folder("directory", directory)
         self.pin_names, self.spill = switch("pin_names", pin_names), switch("spill", spill)
+        self.same_name = one_of("same_name", same_name, ("first", "latest"))
+        self.failure_limit = whole("failure_limit", failure_limit, 1)
         require("spill", spill, not spill or directory is not None, "False without a directory")
-        self._check_flowers(options)
+        check_flowers(options)
         super().__init__(**options)
         wanted = [options[key] for key in ("min_available_nodes", "min_train_nodes") if key in options]
         self.min_available_nodes = max(wanted, default=min(2, self.num_clients or 2))
@@ -69,20 +76,9 @@ class Rounds(FlowerFedAvg):
         self.train_rounds = FOREVER
         self.round = 0
         """t, the round that is open or comes next."""
+        self.evaluation, self.heard = Ledger(0, 0.0), []
         self.own_loop = False
         """Our own loop runs the rounds, not Flower's."""
-
-    @staticmethod
-    def _check_flowers(options: dict[str, Any]) -> None:
-        """Options of Flower's FedAvg, which takes them as they come. Raises ConfigError."""
-        fraction = options.get("fraction_train", 1.0)
-        require("fraction_train", fraction, fraction == 1.0, "1.0: every client is asked every round")
-        for key in ("min_available_nodes", "min_train_nodes", "min_evaluate_nodes"):
-            whole(key, options.get(key, 0))
-        share("fraction_evaluate", options.get("fraction_evaluate", 1.0))
-        for key in ("weighted_by_key", "arrayrecord_key", "configrecord_key"):
-            value = options.get(key, key)
-            require(key, value, isinstance(value, str) and value != "", "a word")
 
     @property
     def arrays(self) -> ArrayRecord:
@@ -120,6 +116,10 @@ class Rounds(FlowerFedAvg):
     def check(self, reply: Reply) -> None:
         """Raise Refused for a reply the rule cannot use."""
 
+    def give_up(self, client: Client, trouble: Trouble) -> str:
+        """What is done about a client that failed ``failure_limit`` times in the same way, in words; here nothing."""
+        return "it is asked again in every round"
+
     def settings(self) -> dict[str, Any]:
         """What must be the same when a checkpoint is taken up again; plain values."""
         return {"num_clients": self.num_clients, "cooldown": self.cooldown, "pin_names": self.pin_names}
@@ -144,8 +144,10 @@ class Rounds(FlowerFedAvg):
         if self.directory is not None and self.checkpoint is None:
             self.checkpoint = Checkpoint(self.directory)
         self.train_rounds = train_rounds
-        self.roster, self.bases = Roster(self.num_clients), Bases(self.checkpoint, self.spill)
-        self.logs = Logs(self.directory)
+        self.roster = Roster(self.num_clients, self.same_name == "first")
+        self.bases = Bases(self.checkpoint, self.spill)
+        self.logs, self.reasons, self.heard = Logs(self.directory), Reasons(), []
+        self.configs, self.failures = Configs(), Failures(self.failure_limit, self.keeps_base)
         saved = self.checkpoint.load() if self.checkpoint is not None else None
         if saved is None:
             self.flat = self.layout.flatten(model)
@@ -155,7 +157,6 @@ class Rounds(FlowerFedAvg):
         else:
             self._resume(saved)
         self.round = self.done
-        self.logs.keep_before(self.done)
         return self.done
 
     def close(self) -> None:
@@ -179,6 +180,8 @@ class Rounds(FlowerFedAvg):
                 raise ConfigError(f"directory = {self.directory}: belongs to another federation: {what}")
         try:
             self._take_up(saved)
+            self.logs.take_up(saved["logs"], self.done)
+            self.heard = self.logs.heard(self.done - 1)
         except (ValueError, KeyError, TypeError, AttributeError, IndexError, Refused) as error:
             what = f"its checkpoint is damaged ({type(error).__name__}: {error}); restore it from a backup"
             raise ConfigError(f"directory = {self.directory}: {what}") from None
@@ -188,6 +191,8 @@ class Rounds(FlowerFedAvg):
         self.done, self.first_base = whole("rounds", saved["rounds"]), saved["first_base"]
         self.roster.restore(saved["clients"])
         self.bases.restore(saved["bases"], saved["latest"])
+        self.configs.restore(saved["configs"])
+        self.failures.restore(saved["failures"])
         for client in self.roster.clients.values():
             if self.keeps_base and client.base not in saved["bases"]:
                 raise ValueError(f"client {client.name} goes on from a model that is not there")
@@ -201,7 +206,8 @@ class Rounds(FlowerFedAvg):
         state = {
             "settings": self._settings(), "rounds": self.done, "clients": self.roster.state(),
             "bases": self.bases.names(), "latest": self.bases.latest, "first_base": self.first_base,
-            "memory": self.memory(),
+            "memory": self.memory(), "configs": self.configs.state(), "failures": self.failures.state(),
+            "logs": self.logs.marks(),
         }  # fmt: skip
         models = {name: lambda name=name: self.bases.model(name) for name in self.bases.names()}
         self.checkpoint.save(state, {**models, **self.pieces()})
@@ -212,7 +218,7 @@ class Rounds(FlowerFedAvg):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Messages to all clients that are online; nodes we have not met are asked who they are."""
-        self.open(server_round - 1, config.copy())
+        self.open(server_round - 1, config)
         groups = self.ask(grid)
         if self.own_loop and self.spill:  # the others follow one by one, so that one spilled model at a time is read
             return next(groups, [])
@@ -220,7 +226,8 @@ class Rounds(FlowerFedAvg):
 
     def open(self, t: int, config: ConfigRecord) -> None:
         """Begin round t."""
-        self.round, self.config = t, config
+        self.round, self.config = t, config.copy()
+        self.configs.open(t, config)
         self.ledger = Ledger(t, time.monotonic() + self.round_deadline)
 
     def ask(self, grid: Grid, identify_only: bool = False) -> Iterator[list[Message]]:
@@ -257,13 +264,14 @@ class Rounds(FlowerFedAvg):
             config_key=self.configrecord_key,
             keep_progress=self.keeps_base,
         )
-        config = self.config.copy()
+        config, record = self.config.copy(), order.record()
         config[SERVER_ROUND] = self.round + 1
+        record.update({**self.configs.since(client.version, self.round), **self.failures.order(client.name)})
         content = RecordDict(
             {
                 self.arrayrecord_key: self.bases.get(client.base),
                 self.configrecord_key: config,
-                RECORD: order.record(),
+                RECORD: record,
                 **self.extras(client),
             }
         )
@@ -274,10 +282,10 @@ class Rounds(FlowerFedAvg):
         who = f"node {message.metadata.src_node_id}"
         try:
             asked = self.ledger.match(message)
-            if asked.client is not None:
-                who = asked.client.name
+            who = asked.client.name if asked.client else f"node {asked.metadata.dst_node_id}"
             if message.has_error():
                 self.ledger.failed.append((who, first_line(message.error.reason)))
+                self.ledger.crashed(asked, message.error)
             elif asked.client is None:
                 self._meet(message)
             else:
@@ -296,7 +304,7 @@ class Rounds(FlowerFedAvg):
     def _accept(self, reply: Reply) -> None:
         try:
             self.check(reply)
-            if self.remembers and not sane(reply.arrays | (reply.change or {})):
+            if self.remembers and not sane(reply.arrays):
                 raise Refused(NOT_FINITE)
         except Refused:
             del self.ledger.replies[reply.client.name]
@@ -332,6 +340,7 @@ class Rounds(FlowerFedAvg):
         """
         for message in replies:
             self.receive(message)
+        self.ledger.close()
         new, heard = self._form()
         if self.learns():
             self.keep(self.round, heard)
@@ -341,13 +350,25 @@ class Rounds(FlowerFedAvg):
             self.flat = self.layout.flatten(self.bases.model(self.bases.latest))
         for reply in heard:
             reply.client.version, reply.client.base = self.round + 1, self.bases.latest
+        self._note_failures(heard)
         self.bases.retain(self._needed())
-        contents = (reply.content for reply in heard)
-        metrics = average_metrics(contents, self.train_metrics_aggr_fn, self.weighted_by_key)
+        self.configs.retain(self._oldest())
+        self.heard = [reply.client.name for reply in heard]
+        named = [(reply.client.name, reply.content) for reply in heard]
+        metrics, left_out = average_metrics(named, self.train_metrics_aggr_fn, self.weighted_by_key)
+        self._say_why(left_out)
         self._write(heard, metrics)
         self.done = self.round + 1
         self._save()
         return None if new is None else self.arrays, metrics
+
+    def _say_why(self, left_out: LeftOut) -> None:
+        """Why replies of this round, or their metrics, do not count; refused ones were said when they came."""
+        self.reasons.say(self.round + 1, "no model from", self.ledger.failed)
+        self.reasons.say(self.round + 1, "left out are the metrics of", left_out)
+        self.reasons.count(self.ledger.refused)
+        waiting = "was still catching up when the round closed"
+        self.reasons.count((name, waiting) for name in self.ledger.unfinished)
 
     def _form(self) -> tuple[Model | None, list[Reply]]:
         """(x^(t+1), the replies it is made of): NaN is looked for in the result first, then for who sent it."""
@@ -373,35 +394,29 @@ class Rounds(FlowerFedAvg):
         bases = {client.base for client in self.roster.clients.values()}
         return bases if self.roster.is_full() or not self.from_start else bases | {self.first_base}
 
+    def _oldest(self) -> int:
+        """The first round that somebody may still replay."""
+        if not self.keeps_base:
+            return self.round + 1
+        versions = [client.version for client in self.roster.clients.values()]
+        return min(versions if self.roster.is_full() or not self.from_start else [0, *versions], default=self.round + 1)
+
+    def _note_failures(self, heard: list[Reply]) -> None:
+        """Count the failures of this round; who failed too often in the same way is named, and given up on if asked."""
+        self.failures.left_out = {}
+        for reply in heard:
+            self.failures.heard(reply.client.name)
+        for name, failure in self.ledger.failures.items():
+            trouble = None if name in self.ledger.replies else self.failures.note(name, failure)
+            if trouble is not None:
+                log.error(trouble.describe(name, self.give_up(self.roster.clients[name], trouble)))
+
     def _write(self, heard: list[Reply], metrics: MetricRecord | None) -> None:
         """One line for the log, one each for the journals."""
-        self.summary_line = self.ledger.summary(len(self.roster)) | {"bases": len(self.bases.names())}
+        more = {"left_out": self.failures.left_out, "bases": len(self.bases.names())}
+        self.summary_line = self.ledger.summary(len(self.roster)) | more
         log.info("round %d: %s", self.round + 1, describe(self.summary_line))
         self.logs.round(self.summary_line, [reply.client.name for reply in heard], metrics)
-
-    # Evaluation.
-
-    def configure_evaluate(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        """The latest model to ``fraction_evaluate`` of the clients heard in this round, at least min_evaluate_nodes.
-
-        Only those that were just heard: evaluation does not wait for clients that are away.
-        """
-        if self.fraction_evaluate == 0.0:
-            return []
-        heard = [reply.client.node for reply in self.ledger.replies.values()]
-        wanted = max(round(self.fraction_evaluate * len(heard)), self.min_evaluate_nodes)
-        config = config.copy()
-        config[SERVER_ROUND] = server_round
-        content = RecordDict({self.arrayrecord_key: arrays, self.configrecord_key: config})
-        chosen = spread(heard, wanted, server_round)
-        return [Message(content, node, MessageType.EVALUATE, ttl=self.round_deadline) for node in chosen]
-
-    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """Mean of the metrics, weighted by ``weighted_by_key``."""
-        contents = (message.content for message in replies if message.has_content())
-        return average_metrics(contents, self.evaluate_metrics_aggr_fn, self.weighted_by_key)
 
     def summary(self) -> None:
         """Say in the log what will be done."""

@@ -9,7 +9,9 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 
 from fedpbc.errors import ConfigError
-from fedpbc.flower.loop import EvaluateFn, gather, run
+from fedpbc.flower.evaluation import EvaluateFn
+from fedpbc.flower.exchange import gather
+from fedpbc.flower.loop import run
 from fedpbc.flower.rounds import Rounds
 
 
@@ -24,7 +26,10 @@ class UnreliableClients(Rounds):
     min_available_nodes: clients to wait for at the start, and only there.
     pin_names: with SuperNode authentication, a client-id belongs to the key of the SuperNode that used it first.
     (Without authentication every restart has another key, and any client can call itself anything.)
+    same_name: of two nodes that are online under one name, the "first" is the client until it has gone, or the
+    "latest"; the log names both. A client that was started again as another node waits until its old one has gone.
     spill: keep models that clients go on from, but the latest, on disk only; needs ``directory``.
+    failure_limit: a client that failed so many times in a row in the same way is named in an error line of the log.
     options: fraction_evaluate, min_evaluate_nodes, weighted_by_key (for metrics alone: models are never weighted by
     it), arrayrecord_key, configrecord_key, train_metrics_aggr_fn, evaluate_metrics_aggr_fn, as in Flower's FedAvg.
     Raises ConfigError for values that are not allowed, fraction_train below 1 among them.
@@ -44,7 +49,10 @@ class UnreliableClients(Rounds):
 
         As Flower's own, which works too (``Strategy.start(strategy, grid, ...)``, without resuming and cool-down),
         but a round closes at its deadline whatever ``timeout`` says, and clients that appear during a round are asked.
-        Raises ConfigError when the checkpoint belongs to other settings or another model.
+        ``train_config`` is copied; ``configure_train`` may change it from round to round, also across a restart.
+        Raises ConfigError when the checkpoint belongs to other settings or another model, or to a ``train_config``
+        with another value where rounds have changed that value, or is not what was written, and FedpbcError when the
+        directory cannot be written to any more.
         """
         self.own_loop = True
         return run(self, grid, initial_arrays, num_rounds, train_config, evaluate_config, evaluate_fn)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import os
 import warnings
-import zipfile
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -50,7 +51,7 @@ def read_arrays(path: Path, remedy: str = AGAIN) -> dict[str, np.ndarray]:
     try:
         with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
             return {name: archive[name] for name in archive.files}
-    except (ValueError, EOFError, AttributeError, OSError, zipfile.BadZipFile) as error:
+    except Exception as error:  # one flipped bit asks for another compression, a password, a dtype that is none, ...
         raise damaged(path, error, remedy) from None
 
 
@@ -60,7 +61,10 @@ def damaged(path: Path, error: Exception, remedy: str = AGAIN) -> FedpbcError:
 
 
 class Lock:
-    """A file that one process holds at a time; the lock goes with the process, however it ends."""
+    """A file that one process holds at a time; the lock goes with the process, however it ends.
+
+    Forked workers inherit the open file, and would go on holding it when the process is long gone: they let go at once.
+    """
 
     def __init__(self, path: Path, taken: str) -> None:
         """Take it. Raises ConfigError with the text ``taken`` when another process has it."""
@@ -72,14 +76,36 @@ class Lock:
         self._file = open(path, "w")  # noqa: SIM115
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            self._file.close()
+        except BlockingIOError:
+            self.drop()
             raise ConfigError(taken) from None
+        _held.add(self)
 
     def release(self) -> None:
-        """Let another process take it."""
+        """Let another process take it, even if a process that was forked without Python's knowledge has it open."""
+        if self._file is not None:
+            import fcntl
+
+            fcntl.flock(self._file, fcntl.LOCK_UN)
+            self.drop()
+
+    def drop(self) -> None:
+        """Close the file: the lock stays with whoever else has it open."""
         if self._file is not None:
             self._file.close()
+            self._file = None
+
+
+_held: weakref.WeakSet[Lock] = weakref.WeakSet()
+
+
+def _drop_inherited() -> None:
+    for lock in list(_held):
+        lock.drop()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_drop_inherited)
 
 
 class Journal:
@@ -87,33 +113,68 @@ class Journal:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._count, self._hash, self._synced = 0, hashlib.sha256(), 0
 
     def append(self, line: dict[str, Any]) -> None:
-        """Add a line; it is on disk when this returns to the operating system's satisfaction."""
-        with open(self.path, "a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
+        """Add a line; a kill of this process does it no harm, ``sync`` saves it from a power cut too."""
+        data = (json.dumps(line) + "\n").encode()
+        with open(self.path, "ab") as file:
+            file.write(data)
+        self._count += 1
+        self._hash.update(data)
+
+    def sync(self) -> None:
+        """All lines are on disk when this returns."""
+        if self._synced < self._count:
+            with open(self.path, "rb+") as file:
+                os.fsync(file.fileno())
+            self._synced = self._count
+
+    def mark(self) -> dict[str, Any]:
+        """How many lines there are, and a checksum of them: what ``check`` compares with."""
+        return {"lines": self._count, "sha256": self._hash.hexdigest()}
+
+    def check(self, mark: dict[str, Any], then: int | None = None) -> int:
+        """The bytes of the lines that count: those of the ``mark``, and whole lines of round ``then`` after them.
+
+        What else follows, lines of rounds that were never closed, is for ``cut``. 0 where there is no file at all: the
+        journal begins anew. Raises ValueError when lines of the mark are missing or are not what they were.
+        """
+        if not self.path.is_file():
+            return 0
+        lines = self.path.read_bytes().splitlines(keepends=True)
+        count = int(mark["lines"])
+        head, whole = b"".join(lines[:count]), sum(line.endswith(b"\n") for line in lines)
+        if whole < count:
+            raise ValueError(f"has {whole} of its {count} lines")
+        if hashlib.sha256(head).hexdigest() != mark["sha256"]:
+            raise ValueError(f"has other lines than the {count} that were written")
+        for line in lines[count:] if then is not None else ():
+            if not line.endswith(b"\n") or (_parsed(line) or {}).get("round") != then:
+                break
+            head, count = head + line, count + 1
+        self._count, self._hash = count, hashlib.sha256(head)
+        return len(head)
+
+    def cut(self, size: int) -> None:
+        """Drop what follows the first ``size`` bytes."""
+        if self.path.is_file() and self.path.stat().st_size > size:
+            os.truncate(self.path, size)
 
     def lines(self) -> list[dict[str, Any]]:
         """All whole lines; one that a kill cut short is left out."""
         if not self.path.is_file():
             return []
-        found = []
-        for text in self.path.read_text(encoding="utf-8", errors="replace").splitlines():
-            try:
-                line = json.loads(text)
-            except ValueError:
-                continue
-            if isinstance(line, dict) and isinstance(line.get("round"), int):
-                found.append(line)
-        return found
+        return [line for text in self.path.read_bytes().splitlines() if (line := _parsed(text)) is not None]
 
-    def keep_before(self, round: int) -> list[dict[str, Any]]:
-        """Drop the lines of rounds from ``round`` on, which did not come to count; the others."""
-        kept = [line for line in self.lines() if line["round"] < round]
-        if self.path.is_file():
-            with replacing(self.path) as temporary:
-                temporary.write_text("".join(json.dumps(line) + "\n" for line in kept), encoding="utf-8")
-        return kept
+
+def _parsed(text: bytes) -> dict[str, Any] | None:
+    """One line of a journal, or None when it is not one."""
+    try:
+        line = json.loads(text.decode(errors="replace"))
+    except ValueError:
+        return None
+    return line if isinstance(line, dict) and isinstance(line.get("round"), int) else None
 
 
 def read_matrix(option: str, path: Path) -> np.ndarray:
@@ -173,7 +234,7 @@ def read_trace(option: str, path: Path) -> np.ndarray:
 
     From .npy of shape (rounds, clients) holding 0/1 or booleans, or from .csv with the header
     ``round,client,active``: every pair of a contiguous range of rounds and a contiguous range of clients
-    exactly once, in any order. Raises BadOption on gaps, duplicates and values other than 0/1/true/false.
+    exactly once, in any order. Raises BadOption on gaps, duplicates and values other than 0/1/true/false/yes/no.
     """
     table = _load(option, path, lambda: _read_trace_csv(option, path))
     if table.ndim != 2 or table.size == 0:
@@ -184,7 +245,8 @@ def read_trace(option: str, path: Path) -> np.ndarray:
 
 
 _ID_MAX = 10**15
-_ACTIVE = {"0": 0, "1": 1, "true": 1, "false": 0, "0.0": 0, "1.0": 1}
+BOOLEANS = {"0": False, "1": True, "true": True, "false": False, "yes": True, "no": False, "0.0": False, "1.0": True}
+"""Whether a client was active, as text in lower case, in every file that says so."""
 
 
 def _read_trace_csv(option: str, path: Path) -> np.ndarray:
@@ -201,12 +263,14 @@ def _read_trace_csv(option: str, path: Path) -> np.ndarray:
                 cells = [cell.strip() for cell in line.split(",")]
                 rounds.append(int(cells[columns["round"]]))
                 clients.append(int(cells[columns["client"]]))
-                active.append(_ACTIVE[cells[columns["active"]].lower()])
+                active.append(BOOLEANS[cells[columns["active"]].lower()])
                 if len(cells) != 3 or max(abs(rounds[-1]), abs(clients[-1])) > _ID_MAX:
                     raise ValueError
             except (ValueError, KeyError, IndexError):
                 raise BadOption(
-                    option, path, f"line {number} must be two integers and 0 or 1, is {shorten(line.strip())}"
+                    option,
+                    path,
+                    f"line {number} must be two integers and 0 or 1 (true, false, yes, no), is {shorten(line.strip())}",
                 ) from None
     if not rounds:
         raise BadOption(option, path, "holds no rows")
@@ -236,7 +300,9 @@ def _first_gap(rounds: np.ndarray, clients: np.ndarray) -> str:
         return f"client {known[np.argmax(np.diff(known) > 1)] + 1} is missing: clients must be contiguous"
     known_rounds = np.unique(rounds)
     if np.any(np.diff(known_rounds) > 1):
-        return f"round {known_rounds[np.argmax(np.diff(known_rounds) > 1)] + 1} is missing: rounds must be contiguous"
+        times = " (are these times? Number the rounds 0, 1, 2, ...)" if np.min(np.diff(known_rounds)) > 1 else ""
+        missing = known_rounds[np.argmax(np.diff(known_rounds) > 1)] + 1
+        return f"round {missing} is missing: rounds must be contiguous{times}"
     order = np.lexsort((clients, rounds))
     pairs = list(dict.fromkeys(zip(rounds[order].tolist(), clients[order].tolist(), strict=True)))
     first, width = int(known[0]), len(known)

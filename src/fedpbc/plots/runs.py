@@ -111,7 +111,7 @@ def _draw(runs: Sequence[Run], metrics: Sequence[str] | None) -> Figure:
     handles = _legend(series, runs, models if len(apart) == 1 else ())
     width = max(3.3 * len(links), 6.5)
     columns = min(len(handles), max(2, int(width / 3.3)))
-    lines = sum(1 + handle.get_label().count("\n") for handle in handles)
+    lines = sum(1 + str(handle.get_label()).count("\n") for handle in handles)
     height = (2.7 if len(rows) < 4 else 2.2) * len(rows) + 0.6 + 0.17 * -(-lines // columns)
     figure = Figure(figsize=(width, height), layout="constrained")
     axes = figure.subplots(len(rows), len(links), squeeze=False, sharex=True, sharey="row")

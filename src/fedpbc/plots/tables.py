@@ -177,7 +177,7 @@ def _notes(runs: Sequence[Run], names: Sequence[str], width: int) -> list[str]:
     if len({group.compute for run in runs for group in run.groups}) > 1:
         notes.append("all, active: who computes, all clients or the active ones.")
     if "consensus_distance" in names:
-        notes.append("consensus distance: (1/m) sum ||x_i - mean||^2.")
+        notes.append("consensus distance: (1/m) sum ||x_i - mean||^2, squared.")
     if "empty_rounds" in names:
         notes.append("empty rounds: no client was active.")
     if "gradient_steps" in names:

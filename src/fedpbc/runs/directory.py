@@ -217,13 +217,18 @@ def _content(experiment: Experiment) -> dict[str, Any]:
 
 
 def _digest(file: Any) -> str:
+    """What stands for a file, data or source when two experiments are compared; the same arrays are the same data."""
     if not isinstance(file, Path):
-        return f"content {file.digest()}" if _copy_name("", file) else str(file)
+        return f"content with SHA-256 {file.digest()}" if _copy_name("", file) else str(file)
+    if file.suffix == ".npz":
+        from fedpbc.data.arrays import Arrays
+
+        return _digest(Arrays(read_arrays(file)))
     try:
         digest = hashlib.sha256(file.read_bytes()).hexdigest()[:12]
     except OSError as error:
         raise ConfigError(f"{file}: cannot be read: {error.strerror}") from None
-    return f"content {digest}"
+    return f"content with SHA-256 {digest}"
 
 
 def _stored_content(stored: dict[str, Any], base: Path) -> dict[str, Any]:
@@ -239,12 +244,7 @@ def _stored_content(stored: dict[str, Any], base: Path) -> dict[str, Any]:
             return [content(item) for item in value]
         if isinstance(value, str) and value.startswith("inputs/"):
             name, colon, attribute = value.partition(":")
-            from_file = base / name
-            if from_file.suffix == ".npz":
-                from fedpbc.data.arrays import Arrays
-
-                return f"content {Arrays(read_arrays(from_file)).digest()}"
-            return _digest(from_file) + colon + attribute
+            return _digest(base / name) + colon + attribute
         return value
 
     table: dict[str, Any] = content(stored)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from fedpbc.theory.probabilities import check_probabilities, log_nobody, quadrature
+from fedpbc.theory.checks import count, matrix, number
+from fedpbc.theory.probabilities import log_nobody, quadrature, read_probabilities
 
 
-def fedavg_weights(p: np.ndarray) -> np.ndarray:
+def fedavg_weights(p: ArrayLike) -> np.ndarray:
     """Limiting weights of Proposition 1: FedAvg's E[x^T] goes to sum_i w_i u_i, w_i = E[1{i in A}/|A| | A not empty].
 
     w_i = p_i int_0^1 prod_{z != i} (1 - p_z v) dv / (1 - prod_z (1 - p_z)): the paper's alternating sum over
@@ -21,7 +23,7 @@ def fedavg_weights(p: np.ndarray) -> np.ndarray:
     >>> fedavg_weights(np.array([0.5, 1.0]))
     array([0.25, 0.75])
     """
-    p = check_probabilities(p)
+    p = read_probabilities(p)
     rule = quadrature(p)
     weights = np.zeros_like(p)
     for v, weight in zip(rule.nodes, rule.weights, strict=True):
@@ -30,7 +32,7 @@ def fedavg_weights(p: np.ndarray) -> np.ndarray:
     return weights / weights.sum()
 
 
-def fedavg_limit(p: np.ndarray, centers: np.ndarray) -> np.ndarray:
+def fedavg_limit(p: ArrayLike, centers: ArrayLike) -> np.ndarray:
     """lim E[x^T] = sum_i w_i u_i of FedAvg on F_i(x) = 1/2 ||x - u_i||^2. Shapes: [m], [m, d] -> [d]. Proposition 1.
 
     The paper writes lim x^T; x^T itself keeps fluctuating, its expectation converges.
@@ -38,11 +40,12 @@ def fedavg_limit(p: np.ndarray, centers: np.ndarray) -> np.ndarray:
     >>> fedavg_limit(np.array([0.5, 1.0]), np.array([[0.0], [4.0]]))
     array([3.])
     """
-    return fedavg_weights(p) @ _centers(p, centers)
+    weights = fedavg_weights(p)
+    return weights @ matrix("centers", centers, len(weights))
 
 
 def fedavg_expected_model(
-    p: np.ndarray, centers: np.ndarray, learning_rate: float, local_steps: int, rounds: int
+    p: ArrayLike, centers: ArrayLike, learning_rate: float, local_steps: int, rounds: int
 ) -> np.ndarray:
     """E[x^T] of FedAvg's server model after ``rounds`` rounds, exactly, from x^0 = 0. Proof of Proposition 1.
 
@@ -52,15 +55,16 @@ def fedavg_expected_model(
     >>> fedavg_expected_model(np.array([1.0, 1.0]), np.array([[0.0], [4.0]]), 0.5, 1, 2)
     array([1.5])
     """
-    if not 0 < learning_rate < 1 or local_steps < 1 or rounds < 0:
-        raise ValueError("needs 0 < learning_rate < 1, local_steps >= 1 and rounds >= 0")
-    active = -math.expm1(log_nobody(check_probabilities(p)))
+    learning_rate = number("learning_rate", learning_rate, "(0, 1)")
+    local_steps, rounds = count("local_steps", local_steps), count("rounds", rounds, 0)
+    limit = fedavg_limit(p, centers)
+    active = -math.expm1(log_nobody(read_probabilities(p)))
     step = -math.expm1(local_steps * math.log1p(-learning_rate))
     shrink = 1.0 if active * step == 1 else -math.expm1(rounds * math.log1p(-active * step))
-    return (shrink if rounds else 0.0) * fedavg_limit(p, centers)
+    return (shrink if rounds else 0.0) * limit
 
 
-def fedavg_bias(p: np.ndarray, centers: np.ndarray) -> np.ndarray:
+def fedavg_bias(p: ArrayLike, centers: ArrayLike) -> np.ndarray:
     """sum_i w_i u_i - (1/m) sum_i u_i: how far FedAvg's limit is from the minimiser of F. Shapes: [m], [m, d] -> [d].
 
     0 for equal probabilities. Proposition 1 and the remark after it.
@@ -68,11 +72,4 @@ def fedavg_bias(p: np.ndarray, centers: np.ndarray) -> np.ndarray:
     >>> fedavg_bias(np.array([0.5, 1.0]), np.array([[0.0], [4.0]]))
     array([1.])
     """
-    return fedavg_limit(p, centers) - _centers(p, centers).mean(axis=0)
-
-
-def _centers(p: np.ndarray, centers: np.ndarray) -> np.ndarray:
-    centers = np.asarray(centers, np.float64)
-    if centers.ndim != 2 or len(centers) != len(p) or not np.all(np.isfinite(centers)):
-        raise ValueError(f"centers must be finite, one row per client, {len(p)}, has shape {centers.shape}")
-    return centers
+    return fedavg_limit(p, centers) - matrix("centers", centers).mean(axis=0)

@@ -7,12 +7,15 @@ g falls from 1 like exp(-v sum p), so the nodes are put where it has not yet van
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
+
+from fedpbc.theory.checks import numbers_of, refuse
 
 NODES = 64
-"""Gauss-Legendre nodes: far more than the smooth integrand needs (see ``tests/theory``)."""
+"""Gauss-Legendre nodes: far more than the smooth integrand needs (see ``quadrature_error``)."""
 VANISHED = -80.0
 """log g from which on the integrand is left out: e^-80 of its largest value."""
 EXACT_UP_TO = 2 * NODES - 2
@@ -28,17 +31,39 @@ class Quadrature(NamedTuple):
     """Gauss-Legendre weight times g(v), [Q]."""
 
 
-def check_probabilities(p: np.ndarray, dims: tuple[int, ...] = (1,)) -> np.ndarray:
-    """``p`` as float64. Raises ValueError unless it holds probabilities in [0, 1], not all 0 in any round."""
-    p = np.asarray(p, np.float64)
-    if p.ndim not in dims or p.size == 0:
-        shapes = " or ".join({1: "(m,)", 2: "(rounds, m)"}[n] for n in dims)
-        raise ValueError(f"p must have shape {shapes}, has {p.shape}")
-    if not np.all((p >= 0) & (p <= 1)):
-        raise ValueError("p must hold probabilities in [0, 1]")
-    if not np.all(np.any(p > 0, axis=-1)):
-        raise ValueError("every probability is 0: no round has an active client")
+def read_probabilities(p: Any, dims: tuple[int, ...] = (1,)) -> np.ndarray:
+    """``p`` as float64: a list, an array or a Series of shape (m,), or (rounds, m) where ``dims`` has 2.
+
+    Raises ValueError, with the shape or with index and value, unless it holds probabilities in [0, 1], not all 0 in
+    any round. One column is refused: read as rounds of a single client it would mix at once, whatever it holds.
+
+    >>> read_probabilities([0.5, 1])
+    array([0.5, 1. ])
+    """
+    p = numbers_of("p", p)
+    if p.ndim not in dims or p.size == 0 or (p.ndim == 2 and p.shape[1] == 1):
+        raise ValueError(_wrong_shape(p, dims))
+    outside = ~((p >= 0) & (p <= 1))
+    percent = " (in percent? divide by 100)" if np.any(p > 1) and not np.any((p < 0) | (p > 100)) else ""
+    refuse("p", p, outside, "must be a probability in [0, 1]" + percent)
+    empty = ~np.any(p > 0, axis=-1)
+    if np.any(empty):
+        where = f" of round {int(np.argmax(empty))}" if p.ndim == 2 else ""
+        raise ValueError(f"p: every probability is 0{where}: no client is ever active")
     return p
+
+
+def _wrong_shape(p: np.ndarray, dims: tuple[int, ...]) -> str:
+    """What is wrong with the shape of ``p``, and the remedy."""
+    shapes = " or ".join({1: "(m,)", 2: "(rounds, m)"}[n] for n in dims)
+    if p.ndim == 2 and p.shape[1] == 1 and p.size:
+        return f"p has shape {p.shape}, one column: for {p.size} clients give shape ({p.size},), as np.ravel(p) does"
+    remedies = {
+        (1, 2): "; a single round is p[t]",
+        (2, 1): "; for the same in every round give np.tile(p, (rounds, 1))",
+    }
+    remedy = remedies.get((dims[0], p.ndim), "") if len(dims) == 1 and p.size else ""
+    return f"p must have shape {shapes}, has {p.shape}{remedy}"
 
 
 def log_nobody(p: np.ndarray) -> float:
@@ -56,7 +81,7 @@ def quadrature(p: np.ndarray, nodes: int = NODES) -> Quadrature:
     return Quadrature(v, end * w / 2 * np.exp(log_g))
 
 
-def quadrature_error(p: np.ndarray) -> float:
+def quadrature_error(p: ArrayLike) -> float:
     """Estimated relative error of the integrals behind weights and mixing rates: 64 nodes against 48. p [m].
 
     The largest relative difference of int g / (1 - p_i v) dv over the smallest, the median and the largest p_i.
@@ -64,7 +89,7 @@ def quadrature_error(p: np.ndarray) -> float:
     >>> quadrature_error(np.full(1000, 0.3)) < 1e-12
     True
     """
-    p = check_probabilities(p)
+    p = read_probabilities(p)
     some = np.quantile(p, [0.0, 0.5, 1.0])[:, None]
     fine, coarse = (
         np.sum(rule.weights / (1 - some * rule.nodes), axis=1)

@@ -1,0 +1,255 @@
+"""From the rows of a file to a log: times into rounds, order, duplicates, rounds that are missing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from fedpbc.audit.log import Names, ParticipationLog, Reading, Rows, ordered
+from fedpbc.audit.outcome import Columns
+from fedpbc.errors import ConfigError, shorten
+
+MOST_ROUNDS = 10_000_000
+"""More rounds than this are taken for a mistake (a time stamp in the column ``round``)."""
+SPARSE = 0.1
+"""Where no more than this share of the rounds is there, the numbers are taken for times."""
+NO_ROUND = 5 * 10**8
+"""A log whose first round has this number, or a larger one, holds times (seconds since 1970, from 1985 on)."""
+UNITS = ((10**17, "nanoseconds", 10**9), (10**14, "microseconds", 10**6), (10**11, "milliseconds", 10**3))
+"""Times from so large a number on are in this unit (seconds reach 10^11 in the year 5138)."""
+
+
+@dataclass
+class Table:
+    """What a reader hands over: pieces of rows, and what it knows about them."""
+
+    pieces: Iterator[Rows]
+    names: Names
+    reading: Reading
+    columns: Columns
+    listed_rounds: list[int] = field(default_factory=list)
+    """Rounds that exist although they may have no row."""
+    lists_inactive: bool = False
+    """There is a row for every pair of round and client, active or not."""
+    blank_lines: list[int] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    first_line: int | None = None
+    """Line of the first row; None when rows are no lines."""
+
+    def where(self, row: int) -> str:
+        """``line 7`` of a row, counted with the blank lines before it."""
+        if self.first_line is None:
+            return f"row {row}"
+        line = row + self.first_line
+        for blank in self.blank_lines:
+            line += blank <= line
+        return f"line {line}"
+
+
+def assemble(path: Path, kind: str, table: Table) -> ParticipationLog:
+    """Sort and check the rows of a file: O(n log n), a few arrays of n.
+
+    Raises ConfigError on no rows, columns that may say who took part and are not used, numbers that look like times,
+    duplicates and missing rounds that were not allowed, one client, nobody active.
+    """
+    pieces = list(table.pieces)
+    if not pieces and not table.listed_rounds:
+        raise ConfigError(f"{path}: holds no rows")
+    rounds, codes, active = _join(pieces)
+    del pieces
+    table.notes.extend(table.columns.notes())
+    span = _number_rounds(path, rounds, table)
+    clients, rank = ordered(table.names.codes)
+    m = max(len(clients), 1)
+    keys = (span.rounds - span.first) * m + rank[codes]
+    table.columns.check(path, len(keys) == len(span.there) * m and bool(active.all()))
+    keys, active, dropped = _duplicates(path, keys, active, table, clients, m, span.first)
+    unknown = _gaps(path, span, table)
+    _note_absent_pairs(table, len(keys), (span.total - len(unknown)) * m)
+    keys = np.sort(keys[active])
+    members = np.remainder(keys, m).astype(np.int32)
+    keys //= m
+    skipped = {"blank lines": len(table.blank_lines)} if table.blank_lines else {}
+    return ParticipationLog(
+        clients, span.total, span.first, keys.astype(np.int32), members,
+        skipped=skipped, source=path.name, format=kind, notes=tuple(table.notes), unknown=unknown,
+        dropped_duplicates=dropped,
+    )  # fmt: skip
+
+
+def _join(pieces: list[Rows]) -> Rows:
+    empty = Rows(np.empty(0, np.int64), np.empty(0, np.int32), np.empty(0, bool))
+    return Rows(*(np.concatenate(column) for column in zip(empty, *pieces, strict=True)))
+
+
+class Span(NamedTuple):
+    """The rounds of a file."""
+
+    rounds: np.ndarray
+    """int64[n]: of every row."""
+    first: int
+    total: int
+    """From the first to the last."""
+    there: np.ndarray
+    """int64[k]: those that are there, ascending."""
+
+
+def _number_rounds(path: Path, rounds: np.ndarray, table: Table) -> Span:
+    """What the column ``round`` means: numbers of rounds, or times with ``round_seconds``."""
+    listed = np.array(table.listed_rounds, np.int64)
+    seconds = table.reading.round_seconds
+    if seconds is not None:
+        rounds, listed = _rounds_of_times(path, rounds, listed, seconds, table)
+    there = np.unique(np.concatenate([_unique(rounds), listed]))
+    first, total = int(there[0]), int(there[-1] - there[0]) + 1
+    if seconds is None and (first >= NO_ROUND or (len(there) > 2 and len(there) <= SPARSE * total)):
+        raise ConfigError(f"{path}: {_are_these_times(there, total)}")
+    if total > MOST_ROUNDS:
+        raise ConfigError(
+            f"{path}: rounds go from {first} to {first + total - 1}: at most {MOST_ROUNDS:,} rounds are allowed; "
+            "number the rounds 0, 1, 2, ..."
+            + (" (are these time stamps? --round-seconds N)" if seconds is None else "")
+        )
+    return Span(rounds, first, total, there)
+
+
+def _unique(rounds: np.ndarray) -> np.ndarray:
+    """np.unique, quick where equal rounds follow each other, as they do in most files."""
+    if len(rounds) == 0:
+        return rounds
+    return np.unique(rounds[np.concatenate([[True], rounds[1:] != rounds[:-1]])])
+
+
+def _unit(largest: int) -> tuple[str, int]:
+    """(unit, how many a second) of times."""
+    return next(((name, each) for least, name, each in UNITS if largest >= least), ("seconds", 1))
+
+
+def _are_these_times(there: np.ndarray, total: int) -> str:
+    """Numbers too large, or with too many gaps, for rounds: ask, with the length of a round that is likely."""
+    gaps = np.diff(there)
+    unit, each = _unit(int(there[-1]))
+    step = int(np.gcd.reduce(gaps))
+    shared = step >= max(each, 2)
+    likely = step if shared else int(np.median(gaps)) if len(gaps) else each
+    found = f"round goes from {there[0]} to {there[-1]}, and {len(there):,} of these {total:,} numbers are there"
+    if len(gaps) and likely > 1:
+        found += f", all a multiple of {step:,} apart" if shared else f", half of them {likely:,} apart or less"
+    length = f"{likely / each:.12g}" if len(gaps) and likely > 1 else "N"
+    return (
+        f"{found}: are these times in {unit}? --round-seconds {length} makes rounds of that length of "
+        "them, another length others" + ("; --round-seconds 1 takes the numbers as they are" if each == 1 else "")
+    )
+
+
+def _rounds_of_times(
+    path: Path, times: np.ndarray, listed: np.ndarray, seconds: float, table: Table
+) -> tuple[np.ndarray, np.ndarray]:
+    """floor(time / step), less that of the first time."""
+    ends = [int(end) for part in (times, listed) if len(part) for end in (part.min(), part.max())]
+    unit, each = _unit(max(ends))
+    step = round(seconds * each)
+    if step < 1 or abs(seconds * each - step) > 1e-6 * step:
+        raise ConfigError(
+            f"--round-seconds {seconds:g}: must be a whole number of {unit}, for {path} holds times in {unit}"
+        )
+    first = min(ends) // step
+    table.notes.append(f"a round is floor(time in {unit} / {step:,}), counted from the first, which is 0")
+    return times // step - first, listed // step - first
+
+
+def _duplicates(
+    path: Path, keys: np.ndarray, active: np.ndarray, table: Table, clients: list[str], m: int, first: int
+) -> tuple[np.ndarray, np.ndarray, int]:
+    """(keys, active, how many were dropped), every pair once: it took part if one of its rows says so."""
+    in_order = np.sort(keys)
+    twice = np.flatnonzero(in_order[1:] == in_order[:-1])
+    if not len(twice):
+        return keys, active, 0
+    if not table.reading.drop_duplicates:
+        key = in_order[twice[0]]
+        rows = np.flatnonzero(keys == key)
+        raise ConfigError(
+            f"{path}: {table.where(int(rows[1]))}: round {key // m + first}, client {shorten(clients[key % m])} stands "
+            f"there twice, first in {table.where(int(rows[0]))}; {len(twice):,} duplicates in all, none is allowed "
+            "(--drop-duplicates counts every pair once)"
+        )
+    kept, inverse = np.unique(keys, return_inverse=True)
+    yes = np.bincount(inverse, active, minlength=len(kept))
+    rows_each = np.bincount(inverse, minlength=len(kept))
+    split = int(np.sum((yes > 0) & (yes < rows_each)))
+    dropped = len(keys) - len(kept)
+    text = "1 duplicate row was dropped" if dropped == 1 else f"{dropped:,} duplicate rows were dropped"
+    if split:
+        text += f"; {split:,} of the pairs are active in one row and not in another: they count as active"
+    table.notes.append(text)
+    return kept, yes > 0, dropped
+
+
+def _gaps(path: Path, span: Span, table: Table) -> np.ndarray:
+    """The missing rounds that are unknown, int32[u], from 0; none where they count as empty."""
+    missing = missing_rounds(span.there - span.first, span.total)
+    if not len(missing):
+        return np.empty(0, np.int32)
+    meaning = table.reading.missing_rounds
+    if meaning is None:
+        raise ConfigError(f"{path}: {refusal(missing + span.first, span.total)}{_spacing(span)}")
+    table.notes.append(meaning_of_missing(len(missing), meaning))
+    return missing.astype(np.int32) if meaning == "unknown" else np.empty(0, np.int32)
+
+
+def missing_rounds(there: np.ndarray, total: int) -> np.ndarray:
+    """Rounds of 0..total-1 that are not in ``there``."""
+    present = np.zeros(total, bool)
+    present[there] = True
+    return np.flatnonzero(~present)
+
+
+def refusal(missing: np.ndarray, total: int) -> str:
+    """Why missing rounds are refused, which they are, and what to do."""
+    which = f"round {missing[0]} is" if len(missing) == 1 else f"rounds {named(missing)} are"
+    return (
+        f"{which} missing ({len(missing):,} of {total:,}): --missing-rounds empty if no client took part in them, "
+        "--missing-rounds unknown if they were not logged"
+    )
+
+
+def meaning_of_missing(number: int, meaning: str) -> str:
+    """The note on missing rounds."""
+    what = "has no row: it counts" if number == 1 else "have no row: they count"
+    text = f"{number:,} round{'' if number == 1 else 's'} between the first and the last {what}"
+    return text + (" as unknown, in no statistic" if meaning == "unknown" else " as empty, without an active client")
+
+
+def _spacing(span: Span) -> str:
+    step = int(np.gcd.reduce(np.diff(span.there)))
+    return f"; all are a multiple of {step} apart: --round-seconds {step} numbers them 0, 1, 2, ..." if step > 1 else ""
+
+
+def named(rounds: np.ndarray) -> str:
+    """Ascending numbers in words.
+
+    >>> named(np.array([3, 5, 6, 7, 9]))
+    '3, 5 to 7, 9'
+    >>> named(np.arange(0, 100, 2))
+    '0, 2, 4, 6 and 46 more'
+    """
+    breaks = np.flatnonzero(np.diff(rounds) != 1) + 1
+    runs = np.split(rounds, breaks[:4])[:4] if len(breaks) >= 4 else np.split(rounds, breaks)
+    text = ", ".join(f"{run[0]} to {run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
+    more = len(rounds) - sum(map(len, runs))
+    return text + (f" and {more:,} more" if more else "")
+
+
+def _note_absent_pairs(table: Table, rows: int, pairs: int) -> None:
+    missing = pairs - rows
+    if table.lists_inactive and missing > 0:
+        is_one = missing == 1
+        table.notes.append(
+            f"{missing:,} pair{'' if is_one else 's'} of round and client "
+            + ("has no row; it counts as not active" if is_one else "have no row; they count as not active")
+        )
