@@ -73,13 +73,13 @@ def _given(text: str, is_log: bool | None, clients: int | None) -> Given:
     if not looks_like_file and not _is_file(path):
         if is_log:
             raise ConfigError(f"P = {shorten(text)}: no such file")
+        _refuse_clients(clients, shorten(text))
         return _listed(text)
     if not _is_file(path):
         raise ConfigError(f"P = {text}: no such file")
     if is_log if is_log is not None else _looks_like_log(path):
         return _from_log(path, clients)
-    if clients is not None:
-        raise ConfigError(f"--clients {clients}: is for participation logs; {path} holds probabilities")
+    _refuse_clients(clients, str(path))
     from fedpbc.io.files import read_matrix
 
     try:
@@ -89,6 +89,11 @@ def _given(text: str, is_log: bool | None, clients: int | None) -> Given:
     if values.ndim == 2 and 1 in values.shape:
         values = values.ravel()
     return Given(_checked(values, str(path)), [str(i) for i in range(values.shape[-1])], str(path))
+
+
+def _refuse_clients(clients: int | None, source: str) -> None:
+    if clients is not None:
+        raise ConfigError(f"--clients {clients}: is for participation logs; {source} holds probabilities")
 
 
 def _is_file(path: Path) -> bool:
@@ -217,7 +222,7 @@ def _found(
     for name, value in {"--sigma2": sigma2, "--beta": beta, "--zeta2": zeta2}.items():
         if not 0 <= value < np.inf:
             raise ConfigError(f"{name} {value:g}: must be at least 0 and finite")
-    if not missing and gap > 0:
+    if not missing and 1 - gap < 1:
         constants = theory.Constants(float(smoothness or 0), sigma2, beta, zeta2)
         setting = (float(learning_rate or 0), int(local_steps or 0))
         conditions = theory.step_size_conditions(*setting, 1 - gap, constants)

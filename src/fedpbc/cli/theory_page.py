@@ -41,9 +41,10 @@ def _fedavg(found: dict[str, Any], width: int) -> Iterator[str]:
     if found["rounds_of_p"]:
         yield from _fill("Weights are the mean of those of each round.", width, "  ")
     yield from _fill(
-        f"On quadratics it minimises sum_i w_i F_i instead of the mean of F_i: w_i from "
-        f"{min(weights):.4g} to {max(weights):.4g}, equal ones would be {1 / m:.4g}. {100 * found['fedavg']['total_variation']:.3g} % of the weight is on other "
-        "clients than equal weights would put it.",
+        "On quadratics it minimises sum_i w_i F_i instead of the mean of F_i: w_i from "
+        f"{min(weights):.4g} to {max(weights):.4g}, equal ones would be {1 / m:.4g}. "
+        f"{100 * found['fedavg']['total_variation']:.3g} % of the weight is on other clients than equal weights would "
+        "put it.",
         width,
         "  ",
     )

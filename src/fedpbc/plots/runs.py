@@ -123,7 +123,8 @@ def _draw(runs: Sequence[Run], metrics: Sequence[str] | None) -> Figure:
         title = runs[0].measures[row.metric].title
         model = SHORT_NAMES[row.models[0]] if len(apart) > 1 else ""
         who = COMPUTE_TITLES[row.compute] if len(computes) > 1 else ""
-        axes[i, 0].set_ylabel("\n".join(text for text in (who, model, _with_unit(runs[0], row.metric, title)) if text))
+        words = (who, model, _with_unit(runs[0], row.metric, title))
+        axes[i, 0].set_ylabel("\n".join(text for text in words if text), parse_math=False)
     for ax in axes[-1]:
         ax.set_xlabel("round t")
     name = " / ".join(dict.fromkeys(run.name for run in runs))
@@ -159,7 +160,7 @@ def _draw_ranking(runs: Sequence[Run], series: list[_Series], links: list[str], 
         _ranking(ax, series, links[j], compute, metric)
         who = f", {COMPUTE_TITLES[compute]}" if len({compute for compute, _ in rows}) > 1 else ""
         ax.set_title(textwrap.fill(links[j] + who, 50), fontsize=9, parse_math=False)
-        ax.set_xlabel(_with_unit(runs[0], metric, runs[0].measures[metric].title))
+        ax.set_xlabel(_with_unit(runs[0], metric, runs[0].measures[metric].title), parse_math=False)
     name = " / ".join(dict.fromkeys(run.name for run in runs))
     what = f"server model after the last round; {WORDS[spread_of(runs)]}"
     figure.suptitle(f"{name}: {what}", fontsize=10, fontweight="bold", parse_math=False)

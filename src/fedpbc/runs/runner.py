@@ -240,7 +240,7 @@ class Grid:
         """Show new rows to the callbacks, one at a time: the round after which one wants the cell to end, or None."""
         for i, t in enumerate(rows["round"].tolist() if self.callbacks else ()):
             row = {name: values[i : i + 1] for name, values in rows.items()}
-            wishes = [callback.on_rows(key, row) is True for callback in self.callbacks]  # everybody is told
+            wishes = [callback.on_rows(key, row) for callback in self.callbacks]  # everybody is told
             if any(wishes):
                 return int(t)
         return None
