@@ -144,7 +144,7 @@ def test_the_page_fits_the_terminal(fedpbc, tmp_path, monkeypatch, width, argume
 
 def test_weights_can_be_written_to_a_file(fedpbc, tmp_path):
     assert fedpbc("theory", "0.5,1", "--out", "w.csv")[0] == 0
-    rows = list(csv.DictReader((tmp_path / "w.csv").open()))
+    rows = list(csv.DictReader((tmp_path / "w.csv").read_text().splitlines()))
     assert [(row["client"], float(row["p"])) for row in rows] == [("0", 0.5), ("1", 1.0)]
     assert [float(row["weight"]) for row in rows] == pytest.approx([0.25, 0.75])
 
