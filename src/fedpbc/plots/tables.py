@@ -113,7 +113,7 @@ class _Column(NamedTuple):
     def of(cls, lines: Sequence[Line], name: str) -> _Column:
         """As wide as its widest value or the longest word above it."""
         title, cells = heading(lines[0].run, name), [cell(line, name) for line in lines]
-        return cls(name, title, cells, max(map(cell_len, [*cells, *title.split()])))
+        return cls(name, title, cells, max(min(cell_len(title), 8), *map(cell_len, [*cells, *title.split()])))
 
 
 def _names(lines: Sequence[Line]) -> list[str]:
