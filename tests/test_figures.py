@@ -10,8 +10,9 @@ import pytest
 from fedpbc.core.types import Measure
 from fedpbc.errors import ConfigError
 from fedpbc.experiment.grid import Experiment
+from fedpbc.plots.choice import shown_metrics
 from fedpbc.plots.palette import COLORS, MARKERS, RESERVED
-from fedpbc.plots.runs import MAX_POINTS, draw, shown_metrics
+from fedpbc.plots.runs import MAX_POINTS, draw
 from fedpbc.plots.style import save
 from fedpbc.plots.tables import terminal
 from fedpbc.runs.directory import read_run

@@ -27,7 +27,8 @@ def report(folders: tuple[Path, ...], out: Path | None, metrics: str | None, mar
     if len(folders) == 1 and (folders[0] / "participation.jsonl").is_file():
         _report_deployment(folders[0], out or folders[0])
         return
-    from fedpbc.plots.runs import draw, shown_metrics
+    from fedpbc.plots.choice import shown_metrics
+    from fedpbc.plots.runs import draw
     from fedpbc.plots.style import save
     from fedpbc.runs.directory import read_run
 

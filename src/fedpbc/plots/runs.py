@@ -19,7 +19,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from fedpbc.algorithms import ALGORITHMS
 from fedpbc.core.schema import Component, options_of
-from fedpbc.errors import ConfigError, shorten, suggest
+from fedpbc.plots.choice import models_of, run_labels, shown_metrics
 from fedpbc.plots.palette import COLORS, MARKERS, RESERVED
 from fedpbc.plots.spread import WORDS, held_curves, last_values, spread, spread_of
 from fedpbc.plots.style import own_style
@@ -33,38 +33,6 @@ MAX_POINTS = 400
 """Points of a curve that are drawn: evenly spaced evaluated rounds."""
 TOGETHER = 3
 """So many methods at most share panels for the server's and the mean model."""
-
-
-def run_labels(runs: Sequence[Run]) -> list[str]:
-    """A short name for each run, "" when there is only one."""
-    if len(runs) == 1:
-        return [""]
-    names = [run.path.resolve().name if run.path else run.name for run in runs]
-    if len(set(names)) == len(names):
-        return names
-    return [str(run.path) if run.path else f"{run.name} {i + 1}" for i, run in enumerate(runs)]
-
-
-def shown_metrics(runs: Sequence[Run], asked: Sequence[str] | None = None) -> list[str]:
-    """Metrics for figures and tables: ``asked`` for, else those of the experiments, else those their problems mark.
-
-    Raises ConfigError when one that is asked for is not measured in every run.
-    """
-    known = [m for m in runs[0].measures if all(f"server_{m}" in run.columns for run in runs)]
-    for name in asked or ():
-        if name not in known:
-            raise ConfigError(
-                f"no metric {shorten(name)}{suggest(name, known)}; there are {', '.join(known) or 'none'}"
-            )
-    wanted = list(asked or [name for run in runs for name in run.table.get("figure", {}).get("metrics", [])])
-    usual = [name for name in known if runs[0].measures[name].shown] or known[:1]
-    return [name for name in dict.fromkeys(wanted) if name in known] or usual
-
-
-def models_of(run: Run) -> list[str]:
-    """Which models the experiment's figure shows."""
-    wanted = run.table.get("figure", {}).get("models", STYLES)
-    return [model for model in STYLES if model in wanted]
 
 
 def draw(runs: Sequence[Run], metrics: Sequence[str] | None = None) -> Figure:

@@ -10,7 +10,7 @@ import numpy as np
 from rich.cells import cell_len
 
 from fedpbc.core.measures import base_of
-from fedpbc.plots.runs import models_of, run_labels, shown_metrics
+from fedpbc.plots.choice import models_of, run_labels, shown_metrics
 from fedpbc.plots.spread import WORDS, last_values, spread, spread_of, written
 from fedpbc.runs.run import Group, Run
 
