@@ -123,32 +123,38 @@ def test_the_table_of_a_run_fits_columns(fedpbc, monkeypatch, columns):
     assert max(map(len, out.splitlines()[:-1])) <= columns
 
 
+QUADRATIC = '[problem]\nname = "quadratic"\n'
+BERNOULLI = '[[links]]\nname = "bernoulli"\nprob = 0.5\n'
+IS_OF_THE_EXPERIMENT = "is a key of the experiment; in a TOML file it must stand above"
+IS_LOST = "and so belongs to that table; in a TOML file it must stand above"
+
+
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("tables", "message"),
     [
+        (QUADRATIC + "rounds = 3\n" + BERNOULLI, f"missing key rounds: it stands below [problem] {IS_LOST} [problem]"),
+        (QUADRATIC + BERNOULLI + "seeds = [1]\n", f"missing key seeds: it stands below [[links]] {IS_LOST} [[links]]"),
         (
-            '[problem]\nname = "quadratic"\nrounds = 3\n[[links]]\nname = "bernoulli"\nprob = 0.5\n',
-            "unknown key problem.rounds: rounds is a key of the experiment; in a TOML file it must stand above [problem]",
+            QUADRATIC + "eval_every = 3\n" + BERNOULLI,
+            f"unknown key problem.eval_every: eval_every {IS_OF_THE_EXPERIMENT} [problem]",
         ),
         (
-            '[problem]\nname = "quadratic"\n[[links]]\nname = "bernoulli"\nprob = 0.5\nseeds = [1]\n',
-            "unknown key links[0].seeds: seeds is a key of the experiment; in a TOML file it must stand above [[links]]",
+            QUADRATIC + BERNOULLI + "compute = ['all']\n",
+            f"unknown key links[0].compute: compute {IS_OF_THE_EXPERIMENT} [[links]]",
         ),
         (
-            '[problem]\nname = "quadratic"\n[[links]]\nname = "bernoulli"\nprob = 0.5\n[figure]\neval_every = 3\n',
-            "unknown key figure.eval_every: eval_every is a key of the experiment; in a TOML file it must stand above",
+            QUADRATIC + BERNOULLI + "[figure]\neval_every = 3\n",
+            f"unknown key figure.eval_every: eval_every {IS_OF_THE_EXPERIMENT} [figure]",
         ),
     ],
 )
-def test_a_key_below_a_table_is_explained(fedpbc, tmp_path, text, message):
-    head = 'name = "x"\nlocal_steps = 1\nlearning_rate = 0.1\n'
-    keys = {"rounds": "rounds = 3\n", "seeds": "seeds = [1]\n"}
-    head += "".join(line for key, line in keys.items() if f"{key} =" not in text)
-    (tmp_path / "e.toml").write_text(head + text + '[[algorithms]]\nname = "fedavg"\n')
+def test_a_key_below_a_table_is_explained(fedpbc, tmp_path, tables, message):
+    keys = {"name": '"x"', "local_steps": 1, "learning_rate": 0.1, "rounds": 3, "seeds": [1]}
+    head = "".join(f"{key} = {value}\n" for key, value in keys.items() if key == "name" or f"{key} =" not in tables)
+    (tmp_path / "e.toml").write_text(head + tables + '[[algorithms]]\nname = "fedavg"\n')
     status, out, err = fedpbc("run", "e.toml")
     assert (status, out) == (2, "")
-    assert err.startswith(f"error: {message}")
-    assert err.endswith("and every other table\n")
+    assert err == f"error: {message} and every other table\n"
     assert not (tmp_path / "runs").exists()
 
 
