@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import types
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -197,3 +199,37 @@ def test_what_is_missing_is_said_before_the_run(writer, package):
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == package
+
+
+def test_the_page_of_callbacks_runs_as_it_stands(monkeypatch, tmp_path, table):
+    page = (Path(__file__).parent.parent / "docs" / "callbacks.md").read_text(encoding="utf-8")
+    first, own = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    names: dict = {}
+    exec(compile(first, "callbacks.md", "exec"), names)
+    assert names["run"].stopped
+    assert len(list((tmp_path / "logs").iterdir())) == 2
+    runs = []
+
+    class Started:
+        def __init__(self, name):
+            self.name, self.logged, self.finished = name, {}, False
+            runs.append(self)
+
+        def log(self, data, step=None):
+            assert not self.finished
+            self.logged[step] = data
+
+        def finish(self):
+            self.finished = True
+
+    wandb = types.ModuleType("wandb")
+    wandb.init = lambda project=None, name=None, reinit=None: Started(name)
+    monkeypatch.setitem(sys.modules, "wandb", wandb)
+    exec(compile(own, "callbacks.md", "exec"), names)
+    result = run(Experiment.from_table(table), callbacks=[names["WandB"]()])
+    assert len(runs) == len(result.cells)
+    for started, (key, cell) in zip(sorted(runs, key=lambda r: r.name), sorted(result.cells.items()), strict=True):
+        assert started.finished
+        assert str(key.seed) in started.name
+        assert [row["server_distance"] for row in started.logged.values()] == cell.rows["server_distance"].tolist()

@@ -87,7 +87,7 @@ def _draw(runs: Sequence[Run], metrics: Sequence[str] | None) -> Figure:
         for j, label in enumerate(links):
             _panel(axes[i, j], series, label, row)
             if i == 0:
-                axes[i, j].set_title(textwrap.fill(label, 44), fontsize=10, parse_math=False)
+                axes[i, j].set_title(_title(label, len(links)), fontsize=10 if len(links) == 1 else 9, parse_math=False)
         title = runs[0].measures[row.metric].title
         model = SHORT_NAMES[row.models[0]] if len(apart) > 1 else ""
         who = COMPUTE_TITLES[row.compute] if len(computes) > 1 else ""
@@ -101,6 +101,11 @@ def _draw(runs: Sequence[Run], metrics: Sequence[str] | None) -> Figure:
     for text in legend.get_texts():
         text.set_parse_math(False)
     return figure
+
+
+def _title(text: str, columns: int) -> str:
+    """As wide as a panel; of the longest settings the beginning."""
+    return textwrap.fill(text, 60 if columns == 1 else 40, max_lines=6, placeholder=" ...")
 
 
 def _plain_ticks(axis: Axis, limits: tuple[float, float]) -> None:
@@ -127,7 +132,7 @@ def _draw_ranking(runs: Sequence[Run], series: list[_Series], links: list[str], 
         compute, metric = rows[i]
         _ranking(ax, series, links[j], compute, metric)
         who = f", {COMPUTE_TITLES[compute]}" if len({compute for compute, _ in rows}) > 1 else ""
-        ax.set_title(textwrap.fill(links[j] + who, 50), fontsize=9, parse_math=False)
+        ax.set_title(_title(links[j] + who, len(links)), fontsize=9, parse_math=False)
         ax.set_xlabel(_with_unit(runs[0], metric, runs[0].measures[metric].title), parse_math=False)
     name = " / ".join(dict.fromkeys(run.name for run in runs))
     what = f"server model after the last round; {WORDS[spread_of(runs)]}"
@@ -209,7 +214,9 @@ def _panel(ax: Axes, series: list[_Series], links: str, row: _Row) -> None:
             kept = np.flatnonzero(rounds >= from_round) if rounds[-1] > from_round else np.arange(len(rounds))
             kept = kept[np.unique(np.linspace(0, len(kept) - 1, MAX_POINTS).astype(int))]
             style = STYLES[model] if len(row.models) > 1 else "-"
-            _band(ax, rounds[kept], values[:, kept], one, style, place / max(len(series), 1), measure.scale == "log")
+            strength = 0.18 if len(series) <= TOGETHER else 0.1
+            look = _Look(style, place / max(len(series), 1), strength, measure.scale == "log")
+            _band(ax, rounds[kept], values[:, kept], one, look)
     if measure.scale == "log" and any(np.any(np.asarray(line.get_ydata()) > 0) for line in ax.lines):
         ax.set_yscale("log")
         _plain_ticks(ax.yaxis, ax.get_ylim())
@@ -218,7 +225,18 @@ def _panel(ax: Axes, series: list[_Series], links: str, row: _Row) -> None:
     ax.tick_params(labelsize=8)
 
 
-def _band(ax: Axes, rounds: np.ndarray, values: np.ndarray, one: _Series, style: Any, offset: float, log: bool) -> None:
+class _Look(NamedTuple):
+    """How a curve is drawn, beside its colour."""
+
+    style: Any
+    offset: float
+    """Of its first marker, as a share of the distance between two."""
+    strength: float
+    """Opacity of the band."""
+    log: bool
+
+
+def _band(ax: Axes, rounds: np.ndarray, values: np.ndarray, one: _Series, look: _Look) -> None:
     """Mean and spread over the seeds; rounds that are not finite are left out. Markers of methods stand apart."""
     finite = np.all(np.isfinite(values), axis=0)
     rounds, values = rounds[finite], values[:, finite]
@@ -227,12 +245,12 @@ def _band(ax: Axes, rounds: np.ndarray, values: np.ndarray, one: _Series, style:
     line = spread(values, spread_of([one.run]))
     every = max(1, len(rounds) // 6)
     ax.plot(
-        rounds, line.mean, color=one.color, linestyle=style, linewidth=1.3,
-        marker=one.marker, markersize=4, markevery=(int(offset * every), every),
+        rounds, line.mean, color=one.color, linestyle=look.style, linewidth=1.3,
+        marker=one.marker, markersize=4, markevery=(int(look.offset * every), every),
     )  # fmt: skip
     if len(values) > 1:
-        low = np.maximum(line.low, values.min(axis=0)) if log else line.low  # a band below zero has no place there
-        ax.fill_between(rounds, low, line.high, color=one.color, alpha=0.18, linewidth=0)
+        low = np.maximum(line.low, values.min(axis=0)) if look.log else line.low  # a band below zero has no place there
+        ax.fill_between(rounds, low, line.high, color=one.color, alpha=look.strength, linewidth=0)
 
 
 def _legend(series: list[_Series], runs: Sequence[Run], models: Sequence[str]) -> list[Line2D]:
