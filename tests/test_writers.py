@@ -33,12 +33,10 @@ class KillAt(Callback):
 
 
 def events_of(folder):
-    """{tag: {step: value}} as TensorBoard shows it: what came before a START session log is purged."""
-    from tensorboardX.event_file_writer import EventFileWriter  # noqa: F401 -- the format's own classes
+    """{tag: [(step, value)]} as TensorBoard shows it: a START session log hides what came before, from its step on."""
     from tensorboardX.proto.event_pb2 import Event, SessionLog
-    from tensorboardX.record_writer import RecordWriter  # noqa: F401
 
-    found: dict[str, dict[int, float]] = {}
+    found: dict[str, list[tuple[int, float]]] = {}
     for path in sorted(folder.glob("*tfevents*"), key=lambda path: path.stat().st_mtime_ns):
         data = path.read_bytes()
         while data:
@@ -46,17 +44,18 @@ def events_of(folder):
             event = Event.FromString(data[12 : 12 + size])
             data = data[16 + size :]
             if event.session_log.status == SessionLog.START:
-                found = {tag: {t: v for t, v in steps.items() if t < event.step} for tag, steps in found.items()}
+                found = {tag: [one for one in steps if one[0] < event.step] for tag, steps in found.items()}
             for value in event.summary.value:
-                found.setdefault(value.tag, {})[event.step] = value.simple_value
+                found.setdefault(value.tag, []).append((event.step, value.simple_value))
     return found
 
 
 def assert_as_rows(found, rows):
     assert set(found) == set(rows) - {"round"}
-    for name, steps in found.items():
-        assert list(steps) == rows["round"].tolist()
-        np.testing.assert_allclose(list(steps.values()), rows[name].astype(np.float32), rtol=1e-6)
+    for name, points in found.items():
+        steps, values = zip(*points, strict=True)
+        assert list(steps) == rows["round"].tolist(), "every row, once"
+        np.testing.assert_allclose(values, rows[name].astype(np.float32), rtol=1e-6)
 
 
 @pytest.fixture
@@ -164,11 +163,11 @@ def test_mlflow_gets_every_metric_of_every_cell(experiment, mlflow):
         entry = by_cell[tuple(map(str, key))]
         assert entry["status"] == "FINISHED"
         assert list(entry["params"]) == ["links", "algorithm", "compute", "seed"]
-        found: dict[str, dict[int, float]] = {}
+        found: dict[str, list[tuple[int, float]]] = {}
         for metric in entry["metrics"]:
             assert isinstance(metric.timestamp, int)
             assert metric.timestamp > 1e12, "milliseconds"
-            found.setdefault(metric.key, {})[metric.step] = metric.value
+            found.setdefault(metric.key, []).append((metric.step, metric.value))
         assert_as_rows(found, cell.rows)
     run(experiment, callbacks=[MLflow("mine")])
     assert len(mlflow.experiments) == 1
