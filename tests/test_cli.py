@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -54,6 +55,123 @@ def test_list_names_everything_in_one_line_each(fedpbc):
     for start in [*components, *(f"{name}: " for name in shipped_experiments())]:
         assert sum(line.startswith(f"  {start}") for line in lines) == 1, start
     assert "num_clients=150, alpha=1.0, beta=1.0" in out
+
+
+OWN = """
+from fedpbc.algorithms import ALGORITHMS
+from fedpbc.core.types import Algorithm
+from fedpbc.core.schema import Context
+import fedpbc
+
+@fedpbc.register(name="NAME")
+def mine(context: Context, *, strength: float = 1.5) -> Algorithm:
+    \"\"\"A method from outside.\"\"\"
+    return ALGORITHMS.registry["fedavg"].function(context)
+"""
+
+
+def test_list_shows_every_kind_and_what_is_registered_outside(fedpbc, tmp_path):
+    from fedpbc.data import DATA
+    from fedpbc.data.partition import PARTITIONS
+    from fedpbc.models import MODELS
+
+    (tmp_path / "own.py").write_text(OWN.replace("NAME", "listed_from_outside"))
+    status, out, err = fedpbc("list", "--import", "own.py")
+    assert (status, err) == (0, "")
+    lines = out.splitlines()
+    for kind in (DATA, PARTITIONS, MODELS):
+        assert kind.registry
+        for name in kind.registry:
+            assert sum(line.startswith(f"  {name}(") for line in lines) == 1, name
+    (own,) = (line for line in lines if line.startswith("  listed_from_outside("))
+    assert own == f"  listed_from_outside(strength=1.5): A method from outside. (from {tmp_path / 'own.py'})"
+    assert "[figure]: metrics=none" in out
+    status, _, err = fedpbc("list", "--import", "nowhere.py")
+    assert status == 2
+    assert err.startswith("error: --import = ")
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("columns", [60, 80])
+def test_list_and_help_fit_a_terminal(columns, tmp_path):
+    """Words that are longer than the terminal stay whole, and there are few."""
+    for arguments in (["list"], ["--help"], ["run", "--help"], ["theory", "--help"], ["report", "--help"]):
+        shown = on_a_terminal([sys.executable, "-m", "fedpbc", *arguments], columns)
+        long = [line for line in shown.splitlines() if len(line) > columns]
+        assert all(max(map(len, line.split())) > columns - 8 for line in long), long
+
+
+def on_a_terminal(command, columns):
+    code = (
+        "import os, pty, sys, re\n"
+        "pieces = []\n"
+        "def read(fd):\n    data = os.read(fd, 65536)\n    pieces.append(data)\n    return b''\n"
+        "pty.spawn(sys.argv[1:], read)\n"
+        "text = b''.join(pieces).decode().replace('\\r', '')\n"
+        "sys.stdout.write(re.sub(r'\\x1b\\[[0-9;]*m', '', text))\n"
+    )
+    env = {**os.environ, "COLUMNS": str(columns), "LINES": "24"}
+    done = subprocess.run([sys.executable, "-c", code, *command], capture_output=True, text=True, check=True, env=env)
+    return done.stdout
+
+
+@pytest.mark.parametrize("columns", [60, 80])
+def test_the_table_of_a_run_fits_columns(fedpbc, monkeypatch, columns):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    status, out, _ = fedpbc("run", "counterexample", "--set", "rounds=2", "--seeds", "0,1")
+    assert status == 0
+    assert max(map(len, out.splitlines()[:-1])) <= columns
+
+
+QUADRATIC = '[problem]\nname = "quadratic"\n'
+BERNOULLI = '[[links]]\nname = "bernoulli"\nprob = 0.5\n'
+IS_OF_THE_EXPERIMENT = "is a key of the experiment; in a TOML file it must stand above"
+IS_LOST = "and so belongs to that table; in a TOML file it must stand above"
+
+
+@pytest.mark.parametrize(
+    ("tables", "message"),
+    [
+        (QUADRATIC + "rounds = 3\n" + BERNOULLI, f"missing key rounds: it stands below [problem] {IS_LOST} [problem]"),
+        (QUADRATIC + BERNOULLI + "seeds = [1]\n", f"missing key seeds: it stands below [[links]] {IS_LOST} [[links]]"),
+        (
+            QUADRATIC + "eval_every = 3\n" + BERNOULLI,
+            f"unknown key problem.eval_every: eval_every {IS_OF_THE_EXPERIMENT} [problem]",
+        ),
+        (
+            QUADRATIC + BERNOULLI + "compute = ['all']\n",
+            f"unknown key links[0].compute: compute {IS_OF_THE_EXPERIMENT} [[links]]",
+        ),
+        (
+            QUADRATIC + BERNOULLI + "[figure]\neval_every = 3\n",
+            f"unknown key figure.eval_every: eval_every {IS_OF_THE_EXPERIMENT} [figure]",
+        ),
+    ],
+)
+def test_a_key_below_a_table_is_explained(fedpbc, tmp_path, tables, message):
+    keys = {"name": '"x"', "local_steps": 1, "learning_rate": 0.1, "rounds": 3, "seeds": [1]}
+    head = "".join(f"{key} = {value}\n" for key, value in keys.items() if key == "name" or f"{key} =" not in tables)
+    (tmp_path / "e.toml").write_text(head + tables + '[[algorithms]]\nname = "fedavg"\n')
+    status, out, err = fedpbc("run", "e.toml")
+    assert (status, out) == (2, "")
+    assert err == f"error: {message} and every other table\n"
+    assert not (tmp_path / "runs").exists()
+
+
+def test_warnings_are_one_line_on_standard_error(fedpbc, monkeypatch):
+    import warnings
+
+    monkeypatch.setattr("fedpbc.runs.directory.draw_figure", None)
+
+    def warn(*_):
+        warnings.warn("something is\nodd", stacklevel=1)
+        warnings.warn("an old name", DeprecationWarning, stacklevel=1)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        monkeypatch.setattr("fedpbc.runs.runner.draw_figure", warn)
+        status, _, err = fedpbc("run", "counterexample", "--set", "rounds=2", "--seeds", "0")
+    assert (status, err) == (0, "warning: something is odd\n")
 
 
 def test_output_is_quiet_and_free_of_escape_codes_when_not_on_a_terminal(fedpbc):

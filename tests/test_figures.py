@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-import io
+import itertools
 
 import numpy as np
 import pytest
-from rich.console import Console
 
+from fedpbc.core.types import Measure
+from fedpbc.errors import ConfigError
 from fedpbc.experiment.grid import Experiment
-from fedpbc.plots.runs import MAX_POINTS, draw, shown_metrics
+from fedpbc.plots.choice import shown_metrics
+from fedpbc.plots.palette import COLORS, MARKERS, RESERVED
+from fedpbc.plots.runs import MAX_POINTS, draw
 from fedpbc.plots.style import save
-from fedpbc.plots.tables import final_table
+from fedpbc.plots.tables import terminal
 from fedpbc.runs.directory import read_run
 from fedpbc.runs.runner import run
 
@@ -35,16 +38,26 @@ def test_one_panel_per_link_setting_and_who_computes(table, tmp_path):
     assert any("no server can compute" in label for label in labels)
 
 
-def test_curves_are_the_median_and_the_band_the_range(table, tmp_path):
-    read = finished(table, tmp_path, seeds=[0, 1, 2])
+@pytest.mark.parametrize("how", ["sd", "ci", "range"])
+def test_curves_are_the_mean_and_the_band_is_what_the_experiment_asks_for(table, tmp_path, how):
+    read = finished(table, tmp_path, seeds=[0, 1, 2], figure={"spread": how})
     figure = draw([read])
     rounds, values = read.curves("half", "fedavg", "all", "server_grad_norm")
     server = figure.axes[0].lines[0]
     np.testing.assert_array_equal(server.get_xdata(), rounds)
-    np.testing.assert_allclose(server.get_ydata(), np.median(values, axis=0))
-    extent = figure.axes[0].collections[0].get_datalim(figure.axes[0].transData)
-    assert extent.y0 == pytest.approx(values.min())
-    assert extent.y1 == pytest.approx(values.max())
+    mean, sd = values.mean(axis=0), values.std(axis=0, ddof=1)
+    np.testing.assert_allclose(server.get_ydata(), mean)
+    half = {"sd": sd, "ci": 4.302653 * sd / 3**0.5}.get(how)  # t of 2 degrees of freedom, 97.5 %
+    low, high = (values.min(axis=0), values.max(axis=0)) if half is None else (mean - half, mean + half)
+    low = np.maximum(low, values.min(axis=0))  # a log axis: no band below the smallest seed
+    corners = figure.axes[0].collections[0].get_paths()[0].vertices
+    for t, bottom, top in zip(rounds, low, high, strict=True):
+        at = corners[corners[:, 0] == t, 1]
+        assert at.min() == pytest.approx(bottom, rel=1e-6)
+        assert at.max() == pytest.approx(top, rel=1e-6)
+    words = {"sd": "mean ± standard deviation", "ci": "95 % confidence interval", "range": "mean and range"}[how]
+    assert any(words in text.get_text() for text in figure.legends[0].get_texts())
+    assert words in " ".join(terminal([read]).split())
 
 
 def test_the_experiment_chooses_metrics_models_and_the_first_round(table, tmp_path):
@@ -65,9 +78,7 @@ def test_labels_are_text_and_not_markup(table, tmp_path, label):
     figure = draw([read])
     save(figure, tmp_path, "labels")
     assert figure.axes[0].get_title() == label
-    printed = io.StringIO()
-    Console(file=printed, width=150).print(final_table([read]))
-    assert label in printed.getvalue()
+    assert label in terminal([read])
 
 
 def test_short_runs_still_give_a_figure(table, tmp_path):
@@ -90,8 +101,7 @@ def test_a_diverged_run_is_drawn_as_far_as_it_is_finite(table, tmp_path):
     figure = draw([read])
     save(figure, tmp_path, "diverged")
     assert all(np.all(np.isfinite(line.get_ydata())) for line in figure.axes[0].lines)
-    table_ = final_table([read])
-    assert "not finite" in [cell for column in table_.columns for cell in column.cells]
+    assert "not finite" in terminal([read])
 
 
 def test_the_same_run_gives_the_same_bytes(table, tmp_path):
@@ -107,16 +117,91 @@ def test_runs_are_compared_side_by_side(table, tmp_path):
     figure = draw(runs)
     labels = [text.get_text() for text in figure.legends[0].get_texts()]
     assert labels[:4] == ["slow: fedavg", "slow: fedpbc", "fast: fedavg", "fast: fedpbc"]
-    assert len(figure.axes[0].lines) == 8
-    assert final_table(runs).columns[0].header == "run"
+    assert len(figure.axes) == 2, "more than three methods: the server's and the mean model have panels of their own"
+    assert all(len(ax.lines) == 4 for ax in figure.axes)
+    assert ["server model" in ax.get_ylabel() for ax in figure.axes] == [True, False]
+    assert ["mean of client models" in ax.get_ylabel() for ax in figure.axes] == [False, True]
 
 
-def test_a_narrow_table_leaves_the_costs_out(table, tmp_path):
-    run(Experiment.from_table(table | {"rounds": 2}), tmp_path / "run")
-    read = read_run(tmp_path / "run")
-    wide, narrow = ([str(c.header) for c in final_table([read], costs=costs).columns] for costs in (True, False))
-    assert wide[:-3] == narrow
-    assert wide[-3:] == ["gradient steps", "MB up", "MB down"]
+def test_an_unknown_metric_is_named(table, tmp_path):
+    read = finished(table, tmp_path)
+    assert shown_metrics([read], ["distance"]) == ["distance"]
+    with pytest.raises(ConfigError, match=r'no metric "distanse" \(did you mean "distance"\?\); there are .*distance'):
+        draw([read], ["distanse"])
+
+
+def test_plain_fedavg_and_fedpbc_look_the_same_in_every_figure(table, tmp_path):
+    """Also among others, with defaults spelt out, and under other names; with other options they are others."""
+    algorithms = [
+        {"name": "fedau"},
+        {"label": "ours", "name": "fedpbc", "max_catchup": 0},
+        {"label": "latest", "name": "fedpbc", "max_catchup": 1},
+        {"label": "plain", "name": "fedavg"},
+    ]
+    figure = draw([finished(table, tmp_path, algorithms=algorithms, rounds=2)])
+    legend = figure.legends[0]
+    colors = {text.get_text(): line.get_color() for text, line in zip(legend.get_texts(), legend.get_lines())}  # noqa: B905
+    assert colors["ours"] == RESERVED["fedpbc"]
+    assert colors["plain"] == RESERVED["fedavg"]
+    assert len({colors[name] for name in ("fedau", "ours", "latest", "plain")}) == 4
+    assert colors["latest"] not in RESERVED.values()
+
+
+def test_every_method_has_a_marker_of_its_own(table, tmp_path):
+    algorithms = [{"label": f"method {i}", "name": "fedavg", "server": 0.5 + i / 10} for i in range(len(COLORS))]
+    figure = draw([finished(table, tmp_path, algorithms=algorithms, rounds=2)])
+    looks = {(line.get_color(), line.get_marker()) for line in figure.axes[0].lines}
+    assert len(looks) == len({marker for _, marker in looks}) == len({color for color, _ in looks}) == len(COLORS)
+    assert len(set(MARKERS)) == len(MARKERS) == len(COLORS)
+
+
+def linear_rgb(color: str) -> np.ndarray:
+    value = np.array([int(color[i : i + 2], 16) for i in (1, 3, 5)]) / 255
+    return np.where(value <= 0.04045, value / 12.92, ((value + 0.055) / 1.055) ** 2.4)
+
+
+def cielab(rgb: np.ndarray) -> np.ndarray:
+    """CIE 1976 L*a*b* of linear sRGB, D65."""
+    to_xyz = np.array([[0.4124564, 0.3575761, 0.1804375], [0.2126729, 0.7151522, 0.0721750], [0.0193339, 0.1191920, 0.9503041]])  # fmt: skip # noqa: E501
+    t = to_xyz @ np.clip(rgb, 0, 1) / [0.95047, 1.0, 1.08883]
+    f = np.where(t > (6 / 29) ** 3, np.cbrt(t), t * (29 / 6) ** 2 / 3 + 4 / 29)
+    return np.array([116 * f[1] - 16, 500 * (f[0] - f[1]), 200 * (f[1] - f[2])])
+
+
+SIGHT = {
+    "normal": np.eye(3),
+    "protanopia": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
+    "deuteranopia": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]],
+}
+"""Machado, Oliveira, Fernandes (2009), severity 1, on linear RGB."""
+GREYS = ("#4D4D4D", "#595959", "#D6D6D6")
+"""The legend's lines (0.3), the ranking's others (0.35), and the legend's band (0.6 at 40 %)."""
+
+
+@pytest.mark.parametrize("sight", SIGHT)
+def test_colours_stay_apart_for_colour_blind_readers_and_from_the_greys(sight):
+    seen = {color: cielab(np.array(SIGHT[sight]) @ linear_rgb(color)) for color in (*COLORS, *GREYS)}
+    pairs = [*itertools.combinations(COLORS, 2), *itertools.product(COLORS, GREYS)]
+    distances = {pair: float(np.linalg.norm(seen[pair[0]] - seen[pair[1]])) for pair in pairs}
+    closest = min(distances, key=distances.get)
+    assert distances[closest] > 17, closest
+    wine = cielab(np.array(SIGHT["deuteranopia"]) @ linear_rgb("#882255"))
+    grey = cielab(np.array(SIGHT["deuteranopia"]) @ linear_rgb("#4D4D4D"))
+    assert np.linalg.norm(wine - grey) < 5, "the measure must notice what is easily mistaken: wine is grey to some"
+
+
+def test_the_measure_says_title_unit_and_scale(table, tmp_path):
+    read = finished(table, tmp_path, rounds=3)
+    read.measures = {
+        "distance": Measure("price of $\\foo$", "EUR", scale="log", better="higher", shown=True),
+        "grad_norm": Measure("slope"),
+    }
+    figure = draw([read])
+    assert [ax.get_ylabel() for ax in figure.axes] == ["price of $\\foo$ [EUR]"]
+    assert figure.axes[0].get_yscale() == "log"
+    save(figure, tmp_path, "words")
+    assert "price of $\\foo$ [EUR]" in " ".join(terminal([read], 200).split()) or "[EUR]" in terminal([read], 200)
+    assert draw([read], ["grad_norm"]).axes[0].get_yscale() == "linear"
 
 
 def test_many_methods_are_ranked_and_the_diverged_come_last(table, tmp_path):

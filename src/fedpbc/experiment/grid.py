@@ -90,6 +90,7 @@ class Experiment:
         for key in plain:
             if key not in known:
                 raise unknown_key(key, key, known)
+        _refuse_lost(table)
         values = bind(settings, plain, "", base)
         for path in values["imports"] or []:
             import_file(path, "imports")
@@ -194,6 +195,24 @@ def _component(kind: Kind, value: Any, key: str, base: Path) -> Component[Any]:
     if isinstance(value, Mapping) and "name" in value:
         _refuse_misplaced(value, key, find(kind, value["name"], f"{key}.name", base))
     return bind_component(kind, value, key, base)
+
+
+def _refuse_lost(table: Mapping[str, Any]) -> None:
+    """A key that is missing above and stands below a table is not missing for who wrote it."""
+    needed = [
+        name for name, option in options_of(settings).items() if option.default is option.empty and name != "name"
+    ]
+    for key in (key for key in needed if key not in table):
+        for where in TABLES:
+            entries = table.get(where)
+            several = isinstance(entries, list)
+            for entry in entries if isinstance(entries, list) else [entries]:
+                if isinstance(entry, Mapping) and key in entry and not (where == "algorithms" and key in SETTINGS):
+                    heading = f"[[{where}]]" if several else f"[{where}]"
+                    raise ConfigError(
+                        f"missing key {key}: it stands below {heading} and so belongs to that table; in a TOML file it "
+                        f"must stand above {heading} and every other table"
+                    )
 
 
 def _refuse_misplaced(table: Mapping[str, Any], where: str, factory: Callable[..., Any]) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-COLORS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#882255", "#000000")
-"""Okabe and Ito's palette and a wine red: told apart also by colour-blind readers, and no grey, which legends use."""
+COLORS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#4400DD", "#000000")
+"""Okabe and Ito's palette with an indigo for their yellow: told apart also by colour-blind readers, and no grey, which
+legends use."""
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 """One for each colour."""
 RESERVED = {"fedavg": COLORS[0], "fedpbc": COLORS[1]}

@@ -12,13 +12,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
+from fedpbc.algorithms import ALGORITHMS
+from fedpbc.core.schema import Component, options_of
+from fedpbc.plots.choice import models_of, run_labels, shown_metrics
 from fedpbc.plots.palette import COLORS, MARKERS, RESERVED
-from fedpbc.plots.spread import WORDS, spread, spread_of
+from fedpbc.plots.spread import WORDS, held_curves, last_values, spread, spread_of
 from fedpbc.plots.style import Picture, own_style
-from fedpbc.runs.run import Run
+from fedpbc.runs.run import Group, Run
 
 STYLES: dict[str, Any] = {"server": "-", "mean": (0, (4, 1.5))}
 MODEL_NAMES = {"server": "server model", "mean": "mean of all client models (no server can compute it)"}
@@ -28,29 +33,6 @@ MAX_POINTS = 400
 """Points of a curve that are drawn: evenly spaced evaluated rounds."""
 TOGETHER = 3
 """So many methods at most share panels for the server's and the mean model."""
-
-
-def run_labels(runs: Sequence[Run]) -> list[str]:
-    """A short name for each run, "" when there is only one."""
-    if len(runs) == 1:
-        return [""]
-    names = [run.path.resolve().name if run.path else run.name for run in runs]
-    if len(set(names)) == len(names):
-        return names
-    return [str(run.path) if run.path else f"{run.name} {i + 1}" for i, run in enumerate(runs)]
-
-
-def shown_metrics(runs: Sequence[Run], asked: Sequence[str] | None = None) -> list[str]:
-    """Metrics for figures and tables: ``asked`` for, else those of the experiments, else those their problems mark."""
-    known = [m for m in runs[0].measures if all(f"server_{m}" in run.columns for run in runs)]
-    wanted = list(asked or [name for run in runs for name in run.table.get("figure", {}).get("metrics", [])])
-    usual = [name for name in known if runs[0].measures[name].shown] or known[:1]
-    return [name for name in dict.fromkeys(wanted) if name in known] or usual
-
-
-def models_of(run: Run) -> list[str]:
-    """Which models the experiment's figure shows."""
-    return list(run.table.get("figure", {}).get("models", STYLES))
 
 
 def draw(runs: Sequence[Run], metrics: Sequence[str] | None = None) -> Figure:
@@ -67,6 +49,8 @@ class _Series(NamedTuple):
     name: str
     color: str
     marker: str
+    reserved: bool
+    """Plain FedAvg or plain FedPBC."""
 
     def has(self, links: str, compute: str) -> bool:
         """Whether the run has such a group."""
@@ -95,18 +79,20 @@ def _draw(runs: Sequence[Run], metrics: Sequence[str] | None) -> Figure:
     handles = _legend(series, runs, models if len(apart) == 1 else ())
     width = max(3.3 * len(links), 6.5)
     columns = min(len(handles), max(2, int(width / 3.3)))
-    height = 2.7 * len(rows) + 0.6 + 0.17 * -(-len(handles) // columns)
+    lines = sum(1 + str(handle.get_label()).count("\n") for handle in handles)
+    height = (2.7 if len(rows) < 4 else 2.2) * len(rows) + 0.6 + 0.17 * -(-lines // columns)
     figure = Picture(figsize=(width, height), layout="constrained")
     axes = figure.subplots(len(rows), len(links), squeeze=False, sharex=True, sharey="row")
     for i, row in enumerate(rows):
         for j, label in enumerate(links):
             _panel(axes[i, j], series, label, row)
             if i == 0:
-                axes[i, j].set_title(textwrap.fill(label, 44), fontsize=10, parse_math=False)
+                axes[i, j].set_title(_title(label, len(links)), fontsize=10 if len(links) == 1 else 9, parse_math=False)
         title = runs[0].measures[row.metric].title
         model = SHORT_NAMES[row.models[0]] if len(apart) > 1 else ""
         who = COMPUTE_TITLES[row.compute] if len(computes) > 1 else ""
-        axes[i, 0].set_ylabel("\n".join(text for text in (who, model, _with_unit(runs[0], row.metric, title)) if text))
+        words = (who, model, _with_unit(runs[0], row.metric, title))
+        axes[i, 0].set_ylabel("\n".join(text for text in words if text), parse_math=False)
     for ax in axes[-1]:
         ax.set_xlabel("round t")
     name = " / ".join(dict.fromkeys(run.name for run in runs))
@@ -115,6 +101,20 @@ def _draw(runs: Sequence[Run], metrics: Sequence[str] | None) -> Figure:
     for text in legend.get_texts():
         text.set_parse_math(False)
     return figure
+
+
+def _title(text: str, columns: int) -> str:
+    """As wide as a panel; of the longest settings the beginning."""
+    return textwrap.fill(text, 60 if columns == 1 else 40, max_lines=6, placeholder=" ...")
+
+
+def _plain_ticks(axis: Axis, limits: tuple[float, float]) -> None:
+    """Numbers as they are spoken where a log axis shows less than two decades; else powers of ten."""
+    low, high = limits
+    if low > 0 and high < 100 * low:
+        axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 3.0, 5.0) if high > 3 * low else "all"))
+        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axis.set_minor_formatter(NullFormatter())
 
 
 def _with_unit(run: Run, metric: str, title: str) -> str:
@@ -131,8 +131,9 @@ def _draw_ranking(runs: Sequence[Run], series: list[_Series], links: list[str], 
     for (i, j), ax in np.ndenumerate(axes):
         compute, metric = rows[i]
         _ranking(ax, series, links[j], compute, metric)
-        ax.set_title(f"{textwrap.fill(links[j], 44)}, {COMPUTE_TITLES[compute]}", fontsize=9, parse_math=False)
-        ax.set_xlabel(_with_unit(runs[0], metric, runs[0].measures[metric].title))
+        who = f", {COMPUTE_TITLES[compute]}" if len({compute for compute, _ in rows}) > 1 else ""
+        ax.set_title(_title(links[j] + who, len(links)), fontsize=9, parse_math=False)
+        ax.set_xlabel(_with_unit(runs[0], metric, runs[0].measures[metric].title), parse_math=False)
     name = " / ".join(dict.fromkeys(run.name for run in runs))
     what = f"server model after the last round; {WORDS[spread_of(runs)]}"
     figure.suptitle(f"{name}: {what}", fontsize=10, fontweight="bold", parse_math=False)
@@ -143,16 +144,13 @@ def _ranking(ax: Axes, series: list[_Series], links: str, compute: str, metric: 
     found = []
     for one in series:
         if one.has(links, compute):
-            last = one.run.curves(links, one.algorithm, compute, f"server_{metric}")[1]
-            final = np.array([values[np.flatnonzero(~np.isnan(values))[-1]] if len(values) else np.nan
-                              for values in last if not np.all(np.isnan(values))])  # fmt: skip
-            whole = len(final) == len(last) and bool(np.all(np.isfinite(final)))
-            found.append((one, spread(final, spread_of([one.run])) if whole else None))
+            final = last_values(one.run, Group(links, one.algorithm, compute), f"server_{metric}")
+            found.append((one, spread(final, spread_of([one.run])) if np.all(np.isfinite(final)) else None))
     measure = series[0].run.measures[metric]
     sign = -1 if measure.better == "higher" else 1
     found.sort(key=lambda entry: (entry[1] is None, sign * float(entry[1].mean) if entry[1] else 0.0))
     for place, (one, over) in enumerate(found):
-        color = one.color if one.color in RESERVED.values() else "0.35"
+        color = one.color if one.reserved else "0.35"
         if over is not None:
             ax.plot([over.low, over.high], [place, place], color=color, linewidth=1.2)
             ax.plot([over.mean], [place], "o", color=color, markersize=4.5)
@@ -162,6 +160,7 @@ def _ranking(ax: Axes, series: list[_Series], links: str, compute: str, metric: 
     ax.invert_yaxis()
     if measure.scale == "log" and any(over is not None and over.mean > 0 for _, over in found):
         ax.set_xscale("log")
+        _plain_ticks(ax.xaxis, ax.get_xlim())
     ax.grid(True, axis="x", alpha=0.25, linewidth=0.6)
     ax.spines[["top", "right"]].set_visible(False)
     ax.tick_params(labelsize=8)
@@ -171,10 +170,20 @@ def _reserved(run: Run) -> dict[str, str]:
     """Label -> colour of plain FedAvg and plain FedPBC, whatever they are called here."""
     found: dict[str, str] = {}
     for entry in run.table["algorithms"]:
-        options = {key: value for key, value in entry.items() if key not in ("name", "label")}
-        if entry["name"] in RESERVED and not options and RESERVED[entry["name"]] not in found.values():
-            found[entry["label"]] = RESERVED[entry["name"]]
+        if entry["name"] in RESERVED and RESERVED[entry["name"]] not in found.values():
+            defaults = {name: option.default for name, option in options_of(ALGORITHMS.registry[entry["name"]]).items()}
+            options = {key: value for key, value in entry.items() if key not in ("name", "label")}
+            if all(key in defaults and _is_default(value, defaults[key]) for key, value in options.items()):
+                found[entry["label"]] = RESERVED[entry["name"]]
     return found
+
+
+def _is_default(value: Any, default: Any) -> bool:
+    """A table of a component is compared by its name and options, as far as they are written."""
+    if isinstance(value, dict) and isinstance(default, Component):
+        written = default.table()
+        return all(key in written and written[key] == item for key, item in value.items())
+    return bool(value == default)
 
 
 def _series(runs: Sequence[Run]) -> list[_Series]:
@@ -187,7 +196,8 @@ def _series(runs: Sequence[Run]) -> list[_Series]:
     others = [name for _, _, name in named if name not in reserved]
     colors = {name: free[i % len(free)] for i, name in enumerate(others)} | reserved
     return [
-        _Series(*entry, colors[entry[2]], MARKERS[COLORS.index(colors[entry[2]]) % len(MARKERS)]) for entry in named
+        _Series(run, algorithm, name, colors[name], MARKERS[COLORS.index(colors[name])], name in reserved)
+        for run, algorithm, name in named
     ]
 
 
@@ -200,19 +210,33 @@ def _panel(ax: Axes, series: list[_Series], links: str, row: _Row) -> None:
         for model in models_of(one.run):
             if model not in row.models:
                 continue
-            rounds, values = one.run.curves(links, one.algorithm, row.compute, f"{model}_{row.metric}")
+            rounds, values = held_curves(one.run, Group(links, one.algorithm, row.compute), f"{model}_{row.metric}")
             kept = np.flatnonzero(rounds >= from_round) if rounds[-1] > from_round else np.arange(len(rounds))
             kept = kept[np.unique(np.linspace(0, len(kept) - 1, MAX_POINTS).astype(int))]
             style = STYLES[model] if len(row.models) > 1 else "-"
-            _band(ax, rounds[kept], values[:, kept], one, style, place / max(len(series), 1), measure.scale == "log")
+            strength = 0.18 if len(series) <= TOGETHER else 0.1
+            look = _Look(style, place / max(len(series), 1), strength, measure.scale == "log")
+            _band(ax, rounds[kept], values[:, kept], one, look)
     if measure.scale == "log" and any(np.any(np.asarray(line.get_ydata()) > 0) for line in ax.lines):
         ax.set_yscale("log")
+        _plain_ticks(ax.yaxis, ax.get_ylim())
     ax.grid(True, alpha=0.25, linewidth=0.6)
     ax.spines[["top", "right"]].set_visible(False)
     ax.tick_params(labelsize=8)
 
 
-def _band(ax: Axes, rounds: np.ndarray, values: np.ndarray, one: _Series, style: Any, offset: float, log: bool) -> None:
+class _Look(NamedTuple):
+    """How a curve is drawn, beside its colour."""
+
+    style: Any
+    offset: float
+    """Of its first marker, as a share of the distance between two."""
+    strength: float
+    """Opacity of the band."""
+    log: bool
+
+
+def _band(ax: Axes, rounds: np.ndarray, values: np.ndarray, one: _Series, look: _Look) -> None:
     """Mean and spread over the seeds; rounds that are not finite are left out. Markers of methods stand apart."""
     finite = np.all(np.isfinite(values), axis=0)
     rounds, values = rounds[finite], values[:, finite]
@@ -221,17 +245,17 @@ def _band(ax: Axes, rounds: np.ndarray, values: np.ndarray, one: _Series, style:
     line = spread(values, spread_of([one.run]))
     every = max(1, len(rounds) // 6)
     ax.plot(
-        rounds, line.mean, color=one.color, linestyle=style, linewidth=1.3,
-        marker=one.marker, markersize=4, markevery=(int(offset * every), every),
+        rounds, line.mean, color=one.color, linestyle=look.style, linewidth=1.3,
+        marker=one.marker, markersize=4, markevery=(int(look.offset * every), every),
     )  # fmt: skip
     if len(values) > 1:
-        low = np.maximum(line.low, values.min(axis=0)) if log else line.low  # a band below zero has no place there
-        ax.fill_between(rounds, low, line.high, color=one.color, alpha=0.18, linewidth=0)
+        low = np.maximum(line.low, values.min(axis=0)) if look.log else line.low  # a band below zero has no place there
+        ax.fill_between(rounds, low, line.high, color=one.color, alpha=look.strength, linewidth=0)
 
 
 def _legend(series: list[_Series], runs: Sequence[Run], models: Sequence[str]) -> list[Line2D]:
     handles = [
-        Line2D([], [], color=one.color, marker=one.marker, markersize=4, label=textwrap.shorten(one.name, 60))
+        Line2D([], [], color=one.color, marker=one.marker, markersize=4, label=textwrap.fill(one.name, 60))
         for one in series
     ]
     if len(models) > 1 or "mean" in models:

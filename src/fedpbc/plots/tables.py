@@ -1,20 +1,23 @@
-"""Tables of runs, for a terminal, Markdown and LaTeX: final values, mean and spread over the seeds."""
+"""Tables of runs, for a terminal, Markdown and LaTeX: values after the last round, mean and spread over the seeds."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from rich.table import Table
-from rich.text import Text
+from rich.cells import cell_len
 
-from fedpbc.plots.runs import models_of, run_labels, shown_metrics
-from fedpbc.plots.spread import WORDS, spread, spread_of
+from fedpbc.core.measures import base_of
+from fedpbc.plots.choice import models_of, run_labels, shown_metrics
+from fedpbc.plots.spread import WORDS, last_values, spread, spread_of, written
 from fedpbc.runs.run import Group, Run
 
 COSTS = ("empty_rounds", "gradient_steps", "bytes_up", "bytes_down")
-MODEL_WORDS = {"server": "server", "mean": "mean"}
+ROUNDS = "last round"
+"""The column of a table in which a cell was stopped early."""
+_GAP = "  "
 
 
 class Line(NamedTuple):
@@ -35,141 +38,203 @@ def table_columns(runs: Sequence[Run], metrics: Sequence[str] | None = None, cos
     models = ("server", "mean") if any("mean" in models_of(run) for run in runs) else ("server",)
     wanted = [f"{model}_{metric}" for metric in shown_metrics(runs, metrics) for model in models]
     wanted += ["consensus_distance"] if "mean" in models else []
-    wanted += COSTS if costs else COSTS[:1]
-    return [name for name in wanted if all(name in run.columns for run in runs)]
-
-
-def final_table(runs: Sequence[Run], width: int = 200, metrics: Sequence[str] | None = None) -> Table:
-    """One row per links, algorithm and compute; the server's and the mean model's metrics after the last round.
-
-    ``width``: of the terminal; where it is too narrow costs go first, then the mean model, then long labels fold at
-    words.
-    """
-    several = any(len(run.table["seeds"]) > 1 for run in runs)
-    for names in _choices(runs, metrics):
-        table = _final_table(runs, names, several)
-        if table_width(table) <= width:
-            break
-    return table
-
-
-def _choices(runs: Sequence[Run], metrics: Sequence[str] | None) -> list[list[str]]:
-    """Columns to try, from all to the fewest."""
-    full, bare = table_columns(runs, metrics), table_columns(runs, metrics, costs=False)
-    server = [name for name in bare if not name.startswith("mean_") and name != "consensus_distance"]
-    own = [name for name in server if name.startswith("server_")]
-    return [full, bare, server, own, own[:1]]
-
-
-def table_width(table: Table) -> int:
-    """Columns of a terminal it needs so that nothing but labels is folded."""
-    from rich.console import Console
-
-    return int(Console(width=1000).measure(table).minimum)
-
-
-def _final_table(runs: Sequence[Run], names: list[str], several: bool) -> Table:
-    title = " / ".join(dict.fromkeys(run.name for run in runs))
-    spread_words = f", {WORDS[spread_of(runs)]}" if several else ""
-    table = Table(title=Text(f"{title}: after the last round{spread_words}"), title_justify="left")
-    lines = lines_of(runs)
-    labelled, computes = any(line.label for line in lines), len({line.group.compute for line in lines}) > 1
-    keys = (["run"] if labelled else []) + ["links", "algorithm"] + (["compute"] if computes else [])
-    for name in keys:
-        table.add_column(name, overflow="fold", min_width=10 if name != "compute" else 7)
-    for name in names:
-        table.add_column(_heading(runs[0], name), justify="right", no_wrap=False, min_width=8)
-    previous = None
-    for line in lines:
-        here = (line.label, line.group.links)
-        if previous is not None and here != previous:
-            table.add_section()
-        shown = ([line.label] if labelled else []) + [
-            line.group.links if here != previous else "",
-            line.group.algorithm,
-        ]
-        shown += [line.group.compute] if computes else []
-        values = [Text(cell(line, name, several), no_wrap=True) for name in names]
-        table.add_row(*map(Text, shown), *values)
-        previous = here
-    table.caption = _caption(names)
-    table.caption_justify = "left"
-    return table
-
-
-def _heading(run: Run, column: str) -> str:
-    if column.startswith("bytes"):
-        return column.replace("bytes", "MB").replace("_", " ")
-    model = next((m for m in MODEL_WORDS if column.startswith(f"{m}_")), "")
-    title = run.measure(column).title
-    return f"{model} {title}" if model else title
-
-
-def _caption(names: Sequence[str]) -> str:
-    mean = any(name.startswith("mean_") for name in names)
-    text = "server: the model the server holds."
-    text += " mean: the mean of all client models, which no server can compute." if mean else ""
-    text += "\nconsensus distance: (1/m) sum ||x_i - mean||^2, squared." if "consensus_distance" in names else ""
-    text += "\nempty rounds: rounds in which no client was active." if "empty_rounds" in names else ""
-    return text + ("\ngradient steps: local steps the method uses." if "gradient_steps" in names else "")
+    wanted += COSTS if costs else ()
+    early = [ROUNDS] if any(run.stopped for run in runs) else []
+    return early + [name for name in wanted if all(name in run.columns for run in runs)]
 
 
 def finals(line: Line, column: str) -> np.ndarray:
     """The last value of each seed, [seeds]."""
-    cells = [line.run.cells[key] for key in line.run.select(**line.group._asdict())]
-    return np.array([cell.rows[column][-1] for cell in cells], np.float64)
+    return last_values(line.run, line.group, "round" if column == ROUNDS else column)
 
 
-def cell(line: Line, column: str, several: bool, plus_minus: str = " ± ") -> str:
+def cell(line: Line, column: str, plus_minus: str = " ± ") -> str:
     """Mean and spread of a group."""
     values = finals(line, column)
+    if column == ROUNDS:
+        low, high = int(values.min()), int(values.max())
+        return f"{low:,}" if low == high else f"{low:,} to {high:,}"
     if not np.all(np.isfinite(values)):
         return "not finite"
     if column in COSTS:
         mean = values.mean()
         return f"{mean / 1e6:,.3g}" if column.startswith("bytes") else f"{mean:,.0f}"
     how = spread_of([line.run])
-    over = spread(values, how)
-    if not several or len(values) < 2:
-        return f"{over.mean:.4g}"
-    if how == "range":
-        return f"{over.mean:.4g} ({over.low:.3g} to {over.high:.3g})"
-    return f"{over.mean:.4g}{plus_minus}{over.high - over.mean:.1g}"
+    return written(spread(values, how), how, len(values) < 2, plus_minus)
+
+
+def heading(run: Run, column: str) -> str:
+    """What stands above a column, with its unit."""
+    if column == ROUNDS:
+        return ROUNDS
+    if column.startswith("bytes"):
+        return column.replace("bytes", "MB").replace("_", " ")
+    measure = run.measure(column)
+    model = column.removesuffix(f"_{base_of(column)}") if base_of(column) in run.measures else ""
+    return " ".join(text for text in (model, measure.title, f"[{measure.unit}]" if measure.unit else "") if text)
+
+
+def terminal(runs: Sequence[Run], width: int = 80, metrics: Sequence[str] | None = None) -> str:
+    """A table for a terminal of ``width`` columns; neither words nor numbers are broken.
+
+    Link settings stand above their methods. Metrics that have no room beside each other follow in a table below; what
+    a run cost is left out where there is no room.
+    """
+    lines = lines_of(runs)
+    several = any(len(run.table["seeds"]) > 1 for run in runs)
+    title = " / ".join(dict.fromkeys(run.name for run in runs)) + ": after the last round"
+    text = [*_wrapped(title + (f", {WORDS[spread_of(runs)]}" if several else ""), width), ""]
+    names = _names(lines)
+    columns = [_Column.of(lines, name) for name in table_columns(runs, metrics, costs=False)]
+    extra = [_Column.of(lines, name) for name in table_columns(runs, metrics) if name in COSTS]
+    own = max(map(cell_len, names))
+    apart = own + len(_GAP) + max(column.width for column in columns) > width
+    first = 2 if apart else own
+    blocks = _blocks(columns, first, width)
+    for column in extra:
+        if first + sum(len(_GAP) + other.width for other in [*blocks[-1], column]) <= width:
+            blocks[-1].append(column)
+    for block in blocks:
+        text += [*_block(lines, names, block, first, apart, width), ""]
+    text += _notes(runs, [column.name for block in blocks for column in block], width)
+    left_out = [column.heading for column in extra if not any(column in block for block in blocks)]
+    if left_out:
+        text += _wrapped(f"No room here: {', '.join(left_out)}; --markdown and metrics.csv have them.", width)
+    return "\n".join(line.rstrip() for line in text) + "\n"
+
+
+class _Column(NamedTuple):
+    name: str
+    heading: str
+    cells: list[str]
+    width: int
+
+    @classmethod
+    def of(cls, lines: Sequence[Line], name: str) -> _Column:
+        """As wide as its widest value or the longest word above it."""
+        title, cells = heading(lines[0].run, name), [cell(line, name) for line in lines]
+        return cls(name, title, cells, max(min(cell_len(title), 8), *map(cell_len, [*cells, *title.split()])))
+
+
+def _names(lines: Sequence[Line]) -> list[str]:
+    computes = len({line.group.compute for line in lines}) > 1
+    return [line.group.algorithm + (f", {line.group.compute}" if computes else "") for line in lines]
+
+
+def _blocks(columns: Sequence[_Column], first: int, width: int) -> list[list[_Column]]:
+    """Columns that fit beside each other, from the left."""
+    blocks: list[list[_Column]] = [[]]
+    for column in columns:
+        used = first + sum(len(_GAP) + other.width for other in blocks[-1])
+        if blocks[-1] and used + len(_GAP) + column.width > width:
+            blocks.append([])
+        blocks[-1].append(column)
+    return blocks
+
+
+def _block(
+    lines: Sequence[Line], names: Sequence[str], columns: Sequence[_Column], first: int, apart: bool, width: int
+) -> list[str]:
+    """Headings, and the rows under their link settings."""
+    heads = [textwrap.wrap(column.heading, column.width, break_long_words=False) for column in columns]
+    depth = max(map(len, heads))
+    text = [
+        " " * first + "".join(_GAP + _right(([""] * (depth - len(head)) + head)[row], column.width)
+                              for head, column in zip(heads, columns, strict=True))
+        for row in range(depth)
+    ]  # fmt: skip
+    used = first + sum(len(_GAP) + column.width for column in columns)
+    text.append("─" * min(used, width))
+    before = None
+    for i, (line, name) in enumerate(zip(lines, names, strict=True)):
+        here = (line.label, line.group.links)
+        if here != before:
+            text += [""] if before is not None else []
+            text += _wrapped(": ".join(part for part in here if part), width)
+        before = here
+        values = "".join(_GAP + _right(column.cells[i], column.width) for column in columns)
+        text += [*_wrapped(name, width), " " * first + values] if apart else [_left(name, first) + values]
+    return text
+
+
+def _left(text: str, width: int) -> str:
+    return text + " " * (width - cell_len(text))
+
+
+def _right(text: str, width: int) -> str:
+    return " " * (width - cell_len(text)) + text
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    return textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False) or [""]
+
+
+def _notes(runs: Sequence[Run], names: Sequence[str], width: int) -> list[str]:
+    """What the columns are, a line each."""
+    notes = ["server: the model the server holds."]
+    if any(name.startswith("mean_") for name in names):
+        notes[0] += " mean: the mean of all client models, which no server can compute."
+    if len({group.compute for run in runs for group in run.groups}) > 1:
+        notes.append("all, active: who computes, all clients or the active ones.")
+    if "consensus_distance" in names:
+        notes.append("consensus distance: (1/m) sum ||x_i - mean||^2, squared.")
+    if "empty_rounds" in names:
+        notes.append("empty rounds: no client was active.")
+    if "gradient_steps" in names:
+        notes.append("gradient steps: local steps the method uses.")
+    if ROUNDS in names:
+        notes.append("last round: where a callback ended a run early, its last; values are those after it.")
+    return [line for note in notes for line in _wrapped(note, width)]
 
 
 def markdown(runs: Sequence[Run], metrics: Sequence[str] | None = None) -> str:
     """A Markdown table of the final values."""
     head, body = _plain(runs, metrics, " ± ")
     rows = [head, ["---"] * len(head), *body]
-    return "\n".join("| " + " | ".join(text.replace("|", "\\|") for text in row) + " |" for row in rows) + "\n"
+    return "\n".join("| " + " | ".join(map(_markdown_text, row)) + " |" for row in rows) + "\n" + _caption(runs)
 
 
-_LATEX = {"&": r"\&", "%": r"\%", "_": r"\_", "#": r"\#", "$": r"\$", "{": r"\{", "}": r"\}",
-          "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "\\": r"\textbackslash{}"}  # fmt: skip
+def _markdown_text(text: str) -> str:
+    for character in "\\|*_`<$[":
+        text = text.replace(character, f"\\{character}")
+    return text
+
+
+def _caption(runs: Sequence[Run], ends: str = "\n") -> str:
+    several = any(len(run.table["seeds"]) > 1 for run in runs)
+    return f"{ends}After the last round, {WORDS[spread_of(runs)]}.\n" if several else ""
+
+
+_LATEX = {"&": r"\&", "%": r"\%", "_": r"\_", "#": r"\#", "$": r"\$", "{": r"\{", "}": r"\}", "<": r"\textless{}",
+          "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "\\": r"\textbackslash{}", "|": r"\textbar{}",
+          ">": r"\textgreater{}", "±": r"$\pm$"}  # fmt: skip
 
 
 def latex(runs: Sequence[Run], metrics: Sequence[str] | None = None) -> str:
     """A LaTeX table of the final values; needs the package booktabs."""
-    head, body = _plain(runs, metrics, "<pm>")
+    head, body = _plain(runs, metrics, " ± ")
+    numbers = len(table_columns(runs, metrics))
+    rule = "l" * (len(head) - numbers) + "r" * numbers
+    lines = [rf"\begin{{tabular}}{{{rule}}}", r"\toprule", _latex_row(head), r"\midrule", *map(_latex_row, body)]
+    caption = _caption(runs, "").strip()
+    note = [f"% {caption}"] if caption else []
+    return "\n".join([*note, *lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
 
-    def text(cell: str) -> str:
-        return "".join(_LATEX.get(c, c) for c in cell).replace("<pm>", r" $\pm$ ")
 
-    keys = len(head) - len(table_columns(runs, metrics, costs=False))
-    rule = "l" * keys + "r" * (len(head) - keys)
-    lines = [rf"\begin{{tabular}}{{{rule}}}", r"\toprule", " & ".join(map(text, head)) + r" \\", r"\midrule"]
-    lines += [" & ".join(map(text, row)) + r" \\" for row in body]
-    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
+def _latex_row(cells: Iterable[str]) -> str:
+    return " & ".join("".join(_LATEX.get(c, c) for c in cell) for cell in cells) + r" \\"
 
 
 def _plain(runs: Sequence[Run], metrics: Sequence[str] | None, plus_minus: str) -> tuple[list[str], list[list[str]]]:
-    names = table_columns(runs, metrics, costs=False)
-    several = any(len(run.table["seeds"]) > 1 for run in runs)
-    lines = lines_of(runs)
+    """Head and rows, with every column; ``compute`` only where it differs."""
+    names, lines = table_columns(runs, metrics), lines_of(runs)
+    keys = [name for name in Group._fields if name != "compute" or len({line.group.compute for line in lines}) > 1]
     labelled = any(line.label for line in lines)
-    head = (["run"] if labelled else []) + ["links", "algorithm", "compute"] + [_heading(runs[0], n) for n in names]
+    head = (["run"] if labelled else []) + keys + [heading(runs[0], name) for name in names]
     body = [
-        ([line.label] if labelled else []) + list(line.group) + [cell(line, n, several, plus_minus) for n in names]
+        ([line.label] if labelled else [])
+        + [getattr(line.group, key) for key in keys]
+        + [cell(line, name, plus_minus) for name in names]
         for line in lines
     ]
     return head, body

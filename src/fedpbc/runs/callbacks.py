@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from fedpbc.errors import ConfigError
+from fedpbc.errors import ConfigError, shorten, suggest
 
 if TYPE_CHECKING:
     from fedpbc.experiment.grid import CellKey
@@ -14,12 +14,17 @@ if TYPE_CHECKING:
 
 
 class Callback:
-    """Override what you need. A callback is told of every cell of the grid, one after another."""
+    """Override what you need. A callback is told of every cell of the grid, one after another.
+
+    It is shown results after they are computed: it cannot change them, only end a cell early. A run that was killed
+    and is resumed shows the rows of the unfinished cell from the first one again, so that a callback needs no memory of
+    its own; cells that were finished before are told of by ``on_cell_end`` alone.
+    """
 
     def on_rows(self, cell: CellKey, rows: dict[str, np.ndarray]) -> bool | None:
-        """New rows of metrics, a column each, ``round`` among them; returning True ends this cell here.
+        """A new row of metrics: columns of one value each, ``round`` among them. True ends this cell at this row.
 
-        Called about twice a second; when a run is resumed, first with all rows so far.
+        The cell ends exactly there, on any machine: its later rounds are not in the results.
         """
 
     def on_cell_end(self, cell: CellKey, result: CellResult) -> None:
@@ -27,31 +32,37 @@ class Callback:
 
 
 class EarlyStop(Callback):
-    """End a cell when a metric has not improved by ``min_change`` for ``patience`` rounds, or is not finite."""
+    """End a cell when a metric has not improved by more than ``min_change`` for ``patience`` rounds, or is not finite.
 
-    def __init__(self, metric: str, patience: int, min_change: float = 0.0, better: str = "lower") -> None:
-        """``metric``: a column, as ``server_train_loss``; ``better``: "lower" or "higher". Raises ConfigError."""
+    A round without a row (``eval_every``) cannot end a cell: it ends at the first row that is late enough.
+    """
+
+    def __init__(
+        self, metric: str, patience: int, min_change: float = 0.0, better: Literal["lower", "higher"] = "lower"
+    ) -> None:
+        """``metric``: a column, as ``server_train_loss``; ``better``: which way it improves. Raises ConfigError."""
         if better not in ("lower", "higher"):
-            raise ConfigError(f'better = {better!r}: must be "lower" or "higher"')
-        if patience < 1:
-            raise ConfigError(f"patience = {patience}: must be at least 1 round")
+            raise ConfigError(f'better = {shorten(better)}: must be "lower" or "higher"')
+        if isinstance(patience, bool) or not isinstance(patience, int | np.integer) or patience < 1:
+            raise ConfigError(f"patience = {shorten(patience)}: must be an integer, at least 1 round")
+        if not 0 <= min_change < np.inf:
+            raise ConfigError(f"min_change = {shorten(min_change)}: must be a number >= 0")
         self.metric, self.patience, self.min_change = metric, patience, min_change
         self.sign = 1.0 if better == "lower" else -1.0
         self._cell: CellKey | None = None
         self._best, self._best_round = np.inf, 0
 
     def on_rows(self, cell: CellKey, rows: dict[str, np.ndarray]) -> bool | None:
-        """True once the metric has stopped improving."""
+        """True once the metric has stopped improving. Raises ConfigError when there is no such metric."""
         if self.metric not in rows:
-            known = ", ".join(name for name in rows if name != "round")
-            raise ConfigError(f"EarlyStop: no metric {self.metric}; there are {known}")
-        if cell != self._cell:
-            self._cell, self._best, self._best_round = cell, np.inf, 0
-        for t, value in zip(rows["round"].tolist(), (self.sign * rows[self.metric]).tolist(), strict=True):
-            if not np.isfinite(value):
-                return True
-            if value < self._best - self.min_change:
-                self._best, self._best_round = value, t
-            elif t - self._best_round >= self.patience:
-                return True
-        return False
+            known = [name for name in rows if name != "round"]
+            hint = suggest(self.metric, known)
+            raise ConfigError(f"EarlyStop: no metric {shorten(self.metric)}{hint}; there are {', '.join(known)}")
+        t, value = int(rows["round"][0]), self.sign * float(rows[self.metric][0])
+        if cell != self._cell or t == 0:
+            self._cell, self._best, self._best_round = cell, np.inf, t
+        if not np.isfinite(value):
+            return True
+        if value < self._best - self.min_change:
+            self._best, self._best_round = value, t
+        return t - self._best_round >= self.patience

@@ -379,7 +379,7 @@ def _cells_of(path: Path, metrics: dict[str, np.ndarray], infos: list[dict[str, 
 def _check_rows(table: dict[str, Any], cells: dict[CellKey, CellResult]) -> None:
     """Every cell has the rows that its experiment asks for, unless it was stopped early."""
     for key, cell in cells.items():
-        last = cell.info.get("stopped_after") or table["rounds"]
+        last = cell.info.get("stopped_after", table["rounds"])
         wanted = len({*range(0, last + 1, table["eval_every"]), last})
         if len(cell.rows["round"]) != wanted:
             raise ValueError(f"metrics.csv has {len(cell.rows['round'])} rows of {key}, not {wanted}")

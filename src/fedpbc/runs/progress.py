@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, TextIO
 
+from rich.cells import set_cell_size
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
 if TYPE_CHECKING:
@@ -36,15 +38,24 @@ class _Count:
         self.total = self.cells * experiment.rounds
         self.done = 0
         self.seen: set[CellKey] = set()
+        self.doing, self.which = "preparing data", ""
 
-    def text(self, cell: CellKey, advanced: int, restored: int) -> str:
-        """Count, and say which run it is."""
-        compiling = cell not in self.seen and advanced == restored == 0
+    def count(self, cell: CellKey, advanced: int, restored: int) -> None:
+        """``restored`` rounds were done by an earlier call: neither done nor left."""
+        starts = cell not in self.seen
         self.seen.add(cell)
         self.done += advanced
         self.total -= restored
-        doing = "compiling" if compiling else "run"
-        return f"{doing} {len(self.seen)}/{self.cells} {cell.algorithm}, {cell.links[:24]}, seed {cell.seed}"
+        self.doing = f"{'compiling' if starts and not restored else 'run'} {len(self.seen)}/{self.cells}"
+        self.which = f"{cell.algorithm}, {cell.links}, seed {cell.seed}"
+
+    def text(self, width: int = 200) -> str:
+        """What is being done, in at most ``width`` columns."""
+        whole = f"{self.doing} {self.which}".rstrip()
+        if len(whole) <= width:
+            return whole
+        room = width - len(self.doing) - 4
+        return f"{self.doing} {set_cell_size(self.which, room).rstrip()}..." if room > 8 else self.doing
 
 
 @contextmanager
@@ -55,36 +66,48 @@ def shown(experiment: Experiment, stream: TextIO, quiet: bool) -> Iterator[Calla
         return
     console, count = Console(file=stream), _Count(experiment)
     if not console.is_terminal:
-        yield _lines(stream, count)
+        with _lines(stream, count):
+            yield count.count
         return
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=24),
-        MofNCompleteColumn(),
-        _Speed(),
-        TimeRemainingColumn(),
-    )
+    columns: list[ProgressColumn] = [TextColumn("{task.description}", markup=False)]
+    columns += [BarColumn(bar_width=16)] if console.width >= 76 else []
+    columns += [MofNCompleteColumn()] if console.width >= 50 else []
+    columns += [_Speed()] if console.width >= 90 else []
+    columns += [TimeRemainingColumn()]
+    rounds = 2 * len(str(count.total)) + 1
+    taken = sum((17 * (console.width >= 76), (rounds + 1) * (console.width >= 50), 16 * (console.width >= 90), 9))
+    room = max(8, console.width - taken)
     with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task("preparing", total=count.total)
+        task = progress.add_task(count.text(room), total=count.total)
 
         def update(cell: CellKey, advanced: int, restored: int) -> None:
-            text = count.text(cell, advanced, restored)
-            progress.update(task, description=text, advance=advanced, total=count.total)
+            count.count(cell, advanced, restored)
+            progress.update(task, description=count.text(room), advance=advanced, total=count.total)
 
         yield update
 
 
-def _lines(stream: TextIO, count: _Count) -> Callable[[CellKey, int, int], None]:
-    began = last = time.monotonic()
+@contextmanager
+def _lines(stream: TextIO, count: _Count) -> Iterator[None]:
+    """A line every LINE_SECONDS from a thread of its own: compiling may take longer than that."""
+    ended, began = threading.Event(), time.monotonic()
 
-    def update(cell: CellKey, advanced: int, restored: int) -> None:
-        nonlocal last
-        text, now = count.text(cell, advanced, restored), time.monotonic()
-        if now - last >= LINE_SECONDS:
-            last = now
+    def speak() -> None:
+        while not ended.wait(LINE_SECONDS):
             share = count.done / max(count.total, 1)
-            left = f", about {(now - began) * (1 - share) / share:,.0f} s left" if share > 0.01 else ""
-            stream.write(f"{text}: {count.done:,} of {count.total:,} rounds{left}\n")
-            stream.flush()
+            left = f", about {_duration((time.monotonic() - began) * (1 - share) / share)} left" if share > 0.01 else ""
+            with suppress(OSError, ValueError):  # nobody reads any more: no reason to end the run
+                stream.write(f"{count.text()}: {count.done:,} of {count.total:,} rounds{left}\n")
+                stream.flush()
 
-    return update
+    thread = threading.Thread(target=speak, name="fedpbc progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:,.0f} s" if seconds < 120 else f"{seconds / 60:,.0f} min"

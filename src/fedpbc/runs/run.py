@@ -54,7 +54,7 @@ class CellResult:
     rows: dict[str, np.ndarray]
     """Column name -> one value per evaluated round; ``round`` is one of them."""
     models: Mapping[str, np.ndarray]
-    """``server``, ``mean`` and ``server_average``, each [d]."""
+    """``server``, ``mean`` and, unless the cell was stopped early, ``server_average``, each [d]."""
     info: dict[str, Any]
     """compile_s, run_s, total_s, ms_per_round, num_devices, first_nonfinite_round, stopped_after, cost."""
 
@@ -67,7 +67,7 @@ class Group(NamedTuple):
     compute: str
 
 
-@dataclass
+@dataclass(repr=False)
 class Run:
     """One experiment's results: ``fedpbc.simulate(...)`` computes it, ``fedpbc.read_run(DIR)`` reads it back."""
 
@@ -85,6 +85,10 @@ class Run:
     """The checked experiment, where the run was computed here."""
     tree: Callable[[np.ndarray], Any] | None = None
     """Of a vector [d] the model as a pytree."""
+
+    def __repr__(self) -> str:
+        where = f" in {self.path}" if self.path else ""
+        return f"<Run {self.name}: {len(self.cells)} cells of {self.table['rounds']} rounds{where}>"
 
     @property
     def name(self) -> str:
@@ -118,8 +122,15 @@ class Run:
     @property
     def diverged(self) -> dict[CellKey, int]:
         """Cells with a model that is not finite -> the first such round."""
-        first = {key: result.info.get("first_nonfinite_round") for key, result in self.cells.items()}
-        return {key: value for key, value in first.items() if value is not None}
+        return self._told("first_nonfinite_round")
+
+    @property
+    def stopped(self) -> dict[CellKey, int]:
+        """Cells that a callback ended early -> their last round."""
+        return self._told("stopped_after")
+
+    def _told(self, name: str) -> dict[CellKey, int]:
+        return {key: value for key, result in self.cells.items() if (value := result.info.get(name)) is not None}
 
     def measure(self, column: str) -> Measure:
         """What a column is, whichever model it is about."""

@@ -198,17 +198,23 @@ class Grid:
         if self.progress:
             self.progress(cell.key, 0, simulation.next_round)
         block, saved_at = 16, began
-        stopped = self._tell(cell.key, parts[0])
-        while not simulation.done and not stopped:
+        stop = self._tell(cell.key, parts[0])
+        if stop is not None and stop < simulation.next_round:  # other callbacks than before the kill
+            simulation, parts = self._again(cell, stop)
+        while not simulation.done and stop is None:
             first, block_began = simulation.next_round, time.perf_counter()
+            start = {name: a.copy() for name, a in simulation.save().items()} if self.callbacks else None
             parts.append(simulation.advance(block))
             now = time.perf_counter()
             times["run_s"] += now - block_began
             advanced = simulation.next_round - first
             block = max(1, min(4 * block, round(BLOCK_SECONDS * advanced / (now - block_began))))
-            stopped = self._tell(cell.key, parts[-1])
+            stop = self._tell(cell.key, parts[-1])
+            if stop is not None and start is not None and stop < simulation.next_round:
+                simulation.restore(start)  # the same rounds again, as far as was wished: how long a block is, is chance
+                parts[-1] = simulation.advance(stop - first)
             if self.progress:
-                self.progress(cell.key, self.experiment.rounds - first if stopped else advanced, 0)
+                self.progress(cell.key, simulation.next_round - first, 0)
             if checkpoint and now - saved_at > CHECKPOINT_SECONDS and not simulation.done:
                 so_far = {**times, "total_s": times["total_s"] + now - began}
                 write_arrays(checkpoint, pack(CellResult(_join(parts), {}, so_far)) | simulation.save())
@@ -222,19 +228,30 @@ class Grid:
             "first_nonfinite_round": simulation.first_nonfinite,
             "cost": {**dataclasses.asdict(cost), "scalars": list(cost.scalars)},
         }
-        rows = _join(parts)
-        if stopped and not simulation.done:
-            last = int(rows["round"][-1])
-            info["stopped_after"] = last
-            rows = {name: values[: int(np.searchsorted(rows["round"], last)) + 1] for name, values in rows.items()}
-        return CellResult(rows, simulation.models(), info)
+        models = simulation.models()
+        if not simulation.done:
+            info["stopped_after"] = simulation.next_round
+            del models["server_average"]  # over the second half of all rounds: not complete
+            if self.progress:
+                self.progress(cell.key, self.experiment.rounds - simulation.next_round, 0)
+        return CellResult(_join(parts), models, info)
 
-    def _tell(self, key: CellKey, rows: dict[str, np.ndarray]) -> bool:
-        """Whether a callback wants this cell to stop."""
-        if len(rows["round"]) == 0:
-            return False
-        wishes = [callback.on_rows(key, rows) is True for callback in self.callbacks]  # everybody is told
-        return any(wishes)
+    def _again(self, cell: Cell, rounds: int) -> tuple[Simulation, list[dict[str, np.ndarray]]]:
+        """A cell from its start up to a round, and its rows."""
+        simulation = self.simulation(cell)
+        parts = [simulation.first_rows]
+        while simulation.next_round < rounds:
+            parts.append(simulation.advance(rounds - simulation.next_round))
+        return simulation, parts
+
+    def _tell(self, key: CellKey, rows: dict[str, np.ndarray]) -> int | None:
+        """Show new rows to the callbacks, one at a time: the round after which one wants the cell to end, or None."""
+        for i, t in enumerate(rows["round"].tolist() if self.callbacks else ()):
+            row = {name: values[i : i + 1] for name, values in rows.items()}
+            wishes = [callback.on_rows(key, row) for callback in self.callbacks]  # everybody is told
+            if any(wishes):
+                return int(t)
+        return None
 
     def simulation(self, cell: Cell) -> Simulation:
         """The start of one run of the grid."""

@@ -1,0 +1,65 @@
+"""What commands share: loading an experiment, and how results are printed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import click
+from rich.console import Console
+
+from fedpbc.errors import ConfigError
+
+if TYPE_CHECKING:
+    from fedpbc.experiment.grid import Experiment
+    from fedpbc.runs.run import Run
+
+WIDE = 200
+"""Columns where there is no terminal: no table is cut."""
+
+
+def load(source: str, overrides: tuple[str, ...], seeds: str | None, imports: tuple[str, ...] = ()) -> Experiment:
+    """An experiment with the changes of the command line. Raises ConfigError."""
+    from fedpbc.experiment.load import load_experiment
+    from fedpbc.experiment.overrides import parse_override
+
+    changes = dict(parse_override(text) for text in overrides)
+    if seeds is not None:
+        try:
+            changes["seeds"] = [int(part) for part in seeds.split(",")]
+        except ValueError:
+            raise ConfigError(f"--seeds {seeds}: must be integers with commas between, like 0,1,2") from None
+    return load_experiment(source, changes, imports)
+
+
+def console() -> Console:
+    """Standard output; where it is no terminal, wide enough that no table is folded."""
+    return Console(width=width())
+
+
+def width() -> int:
+    """Columns of standard output: the terminal's, COLUMNS where that is set, else many."""
+    if sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdigit():
+        return max(20, shutil.get_terminal_size().columns)
+    return WIDE
+
+
+def print_table(
+    runs: Sequence[Run], as_markdown: bool = False, as_latex: bool = False, metrics: Sequence[str] | None = None
+) -> None:
+    """The final values of runs."""
+    from fedpbc.plots.tables import latex, markdown, terminal
+
+    if as_markdown or as_latex:
+        click.echo(latex(runs, metrics) if as_latex else markdown(runs, metrics), nl=False)
+    else:
+        click.echo(terminal(runs, width(), metrics), nl=False)
+
+
+def refuse_both(markdown: bool, latex: bool) -> None:
+    """Raise ConfigError when a table is wanted in two forms."""
+    if markdown and latex:
+        raise ConfigError("--markdown and --latex: choose one of them")

@@ -1,0 +1,42 @@
+"""What figures and tables of runs show: names, metrics and models. Needs no matplotlib."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fedpbc.errors import ConfigError, shorten, suggest
+from fedpbc.runs.run import Run
+
+MODELS = ("server", "mean")
+
+
+def run_labels(runs: Sequence[Run]) -> list[str]:
+    """A short name for each run, "" when there is only one."""
+    if len(runs) == 1:
+        return [""]
+    names = [run.path.resolve().name if run.path else run.name for run in runs]
+    if len(set(names)) == len(names):
+        return names
+    return [str(run.path) if run.path else f"{run.name} {i + 1}" for i, run in enumerate(runs)]
+
+
+def shown_metrics(runs: Sequence[Run], asked: Sequence[str] | None = None) -> list[str]:
+    """Metrics for figures and tables: ``asked`` for, else those of the experiments, else those their problems mark.
+
+    Raises ConfigError when one that is asked for is not measured in every run.
+    """
+    known = [m for m in runs[0].measures if all(f"server_{m}" in run.columns for run in runs)]
+    for name in asked or ():
+        if name not in known:
+            raise ConfigError(
+                f"no metric {shorten(name)}{suggest(name, known)}; there are {', '.join(known) or 'none'}"
+            )
+    wanted = list(asked or [name for run in runs for name in run.table.get("figure", {}).get("metrics", [])])
+    usual = [name for name in known if runs[0].measures[name].shown] or known[:1]
+    return [name for name in dict.fromkeys(wanted) if name in known] or usual
+
+
+def models_of(run: Run) -> list[str]:
+    """Which models the experiment's figure shows."""
+    wanted = run.table.get("figure", {}).get("models", MODELS)
+    return [model for model in MODELS if model in wanted]

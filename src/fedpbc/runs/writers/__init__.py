@@ -1,0 +1,3 @@
+"""Callbacks that hand metrics to other tools; each needs an extra of its own."""
+
+from __future__ import annotations
