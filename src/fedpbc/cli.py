@@ -313,7 +313,7 @@ def _audit_page(findings: dict[str, Any], log: Any) -> tuple[str | None, str]:
 def _write_audit(out: Path, findings: dict[str, Any], html: str | None) -> None:
     import json
 
-    from fedpbc.io.files import write_text
+    from fedpbc.io.whole import write_text
 
     text = json.dumps(findings, indent=1, allow_nan=False, ensure_ascii=False)
     out.mkdir(parents=True, exist_ok=True)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fedpbc.audit.log import ParticipationLog
+from fedpbc.io.participation.log import ParticipationLog
 from fedpbc.theory import fedavg_weights
 
 

@@ -9,8 +9,9 @@ import sys
 import numpy as np
 import pytest
 
-from fedpbc.audit import ParticipationLog, csvfile, read_log
+from fedpbc.audit import ParticipationLog, read_log
 from fedpbc.errors import ConfigError
+from fedpbc.io.participation import csvfile
 
 T, M = 40, 7
 NAMES = ["a", "b,b", "Zoë", "node-000000000000000001", "node-000000000000000002", "c d", "z"]

@@ -27,11 +27,11 @@ from matplotlib.image import imread
 from rich.console import Console
 
 from fedpbc.audit import audit, figures
-from fedpbc.audit.log import ParticipationLog
 from fedpbc.audit.page import QUESTIONS, render
 from fedpbc.audit.statistics import expected_absences
 from fedpbc.audit.svg import clean, shorten
 from fedpbc.audit.terminal import report
+from fedpbc.io.participation.log import ParticipationLog
 
 NASTY = (
     "<script>alert(1)</script>",

@@ -9,8 +9,8 @@
 from __future__ import annotations
 
 from fedpbc.audit.findings import audit
-from fedpbc.audit.log import ParticipationLog
-from fedpbc.audit.readers import read_log
+from fedpbc.audit.reading import read_log
 from fedpbc.audit.rules import Findings
+from fedpbc.io.participation.log import ParticipationLog
 
 __all__ = ["Findings", "ParticipationLog", "audit", "read_log"]

@@ -18,7 +18,7 @@ from fedpbc.audit.svg import INK, LINE, Labels, Picture, drawings
 from fedpbc.plots.palette import COLORS, RESERVED
 
 if TYPE_CHECKING:
-    from fedpbc.audit.log import ParticipationLog
+    from fedpbc.io.participation.log import ParticipationLog
 
 MAX_ROWS, MAX_COLUMNS = 400, 600
 """Cells of the heat map; more clients or rounds share a cell."""

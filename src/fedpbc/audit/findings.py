@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from fedpbc.audit.log import ParticipationLog, require_clients
 from fedpbc.audit.mixing import mixing
 from fedpbc.audit.rules import Findings, advise
 from fedpbc.audit.statistics import (
@@ -21,6 +20,7 @@ from fedpbc.audit.statistics import (
     total_variation_by_chance,
 )
 from fedpbc.audit.steadiness import ALPHA, MEMORY_ALPHA, Drift, Memory, counts_drift, drift, memory, period
+from fedpbc.io.participation.log import ParticipationLog, require_clients
 from fedpbc.theory import fedavg_weights
 
 NAMED = 5

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedpbc.audit.log import ParticipationLog
+from fedpbc.io.participation.log import ParticipationLog
 
 EXACT_UP_TO = 2000
 """Clients; above, random probes."""

@@ -16,7 +16,7 @@ from fedpbc.audit.svg import clean, shorten
 from fedpbc.audit.view import View, value_at
 
 if TYPE_CHECKING:
-    from fedpbc.audit.log import ParticipationLog
+    from fedpbc.io.participation.log import ParticipationLog
 
 QUESTIONS = (
     "How uneven is participation?",

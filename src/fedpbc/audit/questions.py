@@ -15,7 +15,7 @@ from fedpbc.audit.rules import HARMFUL, HARMLESS
 from fedpbc.audit.view import View, value_at
 
 if TYPE_CHECKING:
-    from fedpbc.audit.log import ParticipationLog
+    from fedpbc.io.participation.log import ParticipationLog
 
 MAX_TABLE = 300
 """Clients of the full table; audit.json has them all."""

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedpbc.audit.log import ParticipationLog
 from fedpbc.audit.statistics import BLOCK_PAIRS, PerClient, per_client
+from fedpbc.io.participation.log import ParticipationLog
 
 ALPHA = 0.05
 MEMORY_ALPHA = 0.01

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
-    from fedpbc.audit.log import ParticipationLog
+    from fedpbc.io.participation.log import ParticipationLog
 
 
 def value_at(findings: dict[str, Any], *keys: str) -> Any:

@@ -13,7 +13,7 @@ import numpy as np
 from fedpbc.core.schema import Component, Context, Kind, Range, bind_component, component
 from fedpbc.data.partition import PARTITIONS, PartitionOption
 from fedpbc.errors import BadOption, ConfigError
-from fedpbc.io.files import read_arrays, write_arrays
+from fedpbc.io.whole import read_arrays, write_arrays
 
 Tree = Any
 """An array [n, ...], or a tuple, list or dict of trees."""

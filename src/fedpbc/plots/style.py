@@ -11,7 +11,7 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
-from fedpbc.io.files import replacing
+from fedpbc.io.whole import replacing
 
 
 def save(figure: Figure, folder: Path, stem: str) -> None:

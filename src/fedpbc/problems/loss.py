@@ -9,10 +9,11 @@ import jax
 import numpy as np
 
 from fedpbc.core.flat import Flat
+from fedpbc.core.memory import require_memory
 from fedpbc.core.schema import Context, component
 from fedpbc.core.types import Measure, Problem
 from fedpbc.data.arrays import DataOption, Dataset
-from fedpbc.errors import ConfigError, require_memory
+from fedpbc.errors import ConfigError
 from fedpbc.problems.objective import LOSS, Objective, PerSample, check_function, problem_of
 from fedpbc.problems.samples import Samples, block_of, in_order
 
