@@ -18,6 +18,7 @@ from fedpbc import __version__
 from fedpbc.errors import ConfigError, FedpbcError
 
 if TYPE_CHECKING:
+    from fedpbc.audit import Findings, ParticipationLog
     from fedpbc.experiment.grid import Experiment
     from fedpbc.runs.run import Run
 
@@ -298,7 +299,7 @@ def _require_own(out: Path) -> None:
         raise ConfigError(f"--out {out}: holds {other[0]}; must be new, empty, or hold only an earlier audit")
 
 
-def _audit_page(findings: dict[str, Any], log: Any) -> tuple[str | None, str]:
+def _audit_page(findings: Findings, log: ParticipationLog) -> tuple[str | None, str]:
     """The HTML page, or None and the package that is missing for its pictures."""
     try:
         from fedpbc.audit.page import render
@@ -310,12 +311,12 @@ def _audit_page(findings: dict[str, Any], log: Any) -> tuple[str | None, str]:
         return None, "matplotlib"
 
 
-def _write_audit(out: Path, findings: dict[str, Any], html: str | None) -> None:
+def _write_audit(out: Path, findings: Findings, html: str | None) -> None:
     import json
 
     from fedpbc.io.whole import write_text
 
-    text = json.dumps(findings, indent=1, allow_nan=False, ensure_ascii=False)
+    text = json.dumps(findings.to_dict(), indent=1, allow_nan=False, ensure_ascii=False)
     out.mkdir(parents=True, exist_ok=True)
     write_text(out / "audit.json", text + "\n")
     if html is None:

@@ -250,7 +250,7 @@ def test_ten_million_rows_stay_below_a_gigabyte(tmp_path):
     code = (
         "import resource, sys; from fedpbc.audit import audit, read_log\n"
         "found = audit(read_log(sys.argv[1])); scale = 1 if sys.platform == 'darwin' else 1024\n"
-        "print(found['log']['num_rounds'], resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * scale)"
+        "print(found.log.num_rounds, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * scale)"
     )
     done = subprocess.run([sys.executable, "-c", code, str(path)], check=True, capture_output=True, text=True)
     rounds, peak = map(int, done.stdout.split())

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fedpbc.audit.statistics import BLOCK_PAIRS, PerClient, per_client
+from fedpbc.audit.types import Period
 from fedpbc.io.participation.log import ParticipationLog
 
 ALPHA = 0.05
@@ -123,7 +124,7 @@ def holm(p: np.ndarray) -> np.ndarray:
     return result
 
 
-class Drift(NamedTuple):
+class DriftTest(NamedTuple):
     """Do rates change over the log?"""
 
     p_value: float | None
@@ -136,7 +137,7 @@ class Drift(NamedTuple):
     """Whether the number of active clients per round drifts."""
 
 
-def drift(log: ParticipationLog, stats: PerClient, used: np.ndarray) -> Drift:
+def drift(log: ParticipationLog, stats: PerClient, used: np.ndarray) -> DriftTest:
     """CUSUM per client, and one of |A^t|, together corrected by Holm: family-wise error ALPHA.
 
     sqrt(S/(1-p)) max_k |S(k)/S - k/T| / sqrt((1+r)/(1-r)) has Kolmogorov's distribution in the limit when the rate is
@@ -151,9 +152,9 @@ def drift(log: ParticipationLog, stats: PerClient, used: np.ndarray) -> Drift:
     statistic = stats.deviation[tested] * np.sqrt(stats.seen[tested] / (1 - rate[tested])) / inflation[tested]
     p = np.append(kstwobign.sf(statistic), counts_drift(log.active_counts(), log.known()))
     if total < FEWEST_ROUNDS:
-        return Drift(None, np.empty(0, np.int64), 0, False)
+        return DriftTest(None, np.empty(0, np.int64), 0, False)
     adjusted = holm(p)
-    return Drift(float(adjusted.min()), tested[adjusted[:-1] < ALPHA], len(tested), bool(adjusted[-1] < ALPHA))
+    return DriftTest(float(adjusted.min()), tested[adjusted[:-1] < ALPHA], len(tested), bool(adjusted[-1] < ALPHA))
 
 
 def counts_drift(counts: np.ndarray, known: np.ndarray | None = None) -> float:
@@ -172,15 +173,6 @@ def counts_drift(counts: np.ndarray, known: np.ndarray | None = None) -> float:
     r = float(np.clip(series[1:] @ series[:-1] / (power * share) + 1 / total, 0, 0.99))
     largest = np.abs(np.cumsum(series)).max()
     return float(kstwobign.sf(largest / np.sqrt(power * (1 + r) / (1 - r))))
-
-
-class Period(NamedTuple):
-    """A cycle, if there is one."""
-
-    rounds: float | None
-    strength: float
-    """Share of the variation at this frequency, in [0, 1]."""
-    p_value: float
 
 
 def period(log: ParticipationLog) -> Period:
