@@ -24,7 +24,7 @@ import pytest
 from matplotlib.image import imread
 from rich.console import Console
 
-from fedpbc.audit import audit, figures
+from fedpbc.audit import audit, figures, heat
 from fedpbc.audit.page import QUESTIONS, render
 from fedpbc.audit.statistics import expected_absences
 from fedpbc.audit.svg import clean, shorten
@@ -287,16 +287,16 @@ def test_same_input_same_bytes(tmp_path):
 @pytest.mark.parametrize("groups", [None, "few", "many"])
 @pytest.mark.parametrize(("m", "rounds"), [(7, 11), (400, 600), (1234, 701)])
 def test_heat_cells_are_the_shares_of_active_pairs(monkeypatch, groups, m, rounds):
-    monkeypatch.setattr(figures, "CHUNK", 1000)
+    monkeypatch.setattr(heat, "CHUNK", 1000)
     rng = np.random.default_rng(m)
     active = rng.random((rounds, m)) < rng.random(m) / 10
     active[0, 0] = True
     labels = None if groups is None else [str(k) for k in rng.integers(3 if groups == "few" else 100, size=m)]
     log = replace(ParticipationLog.from_matrix(active), groups=labels)
-    order, segments = figures.order_clients(active.mean(0), labels)
-    cells, row = figures.heat_cells(log, order, segments)
-    assert cells.shape[0] <= figures.MAX_ROWS + figures.MAX_NAMED
-    assert cells.shape[1] == min(rounds, figures.MAX_COLUMNS)
+    order, segments = heat.order_clients(active.mean(0), labels)
+    cells, row = heat.heat_cells(log, order, segments)
+    assert cells.shape[0] <= heat.MAX_ROWS + heat.MAX_NAMED
+    assert cells.shape[1] == min(rounds, heat.MAX_COLUMNS)
     column = np.arange(rounds) * cells.shape[1] // rounds
     for r, c in rng.integers(cells.shape, size=(50, 2)):
         assert cells[r, c] == pytest.approx(active[np.ix_(column == c, order[row == r])].mean())
@@ -331,8 +331,8 @@ def test_a_large_log_takes_bounded_memory_and_little_time():
     log = large_log(100_000, 100_000, 3_000_000)
     rate = np.bincount(log.members, minlength=100_000) / 100_000
     tracemalloc.start()
-    order, segments = figures.order_clients(rate, None)
-    cells, _ = figures.heat_cells(log, order, segments)
+    order, segments = heat.order_clients(rate, None)
+    cells, _ = heat.heat_cells(log, order, segments)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert cells.shape == (400, 600)

@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from fedpbc.audit import ParticipationLog, audit, figures
+from fedpbc.audit import ParticipationLog, audit, heat
 from fedpbc.audit import statistics as found
 from fedpbc.audit.mixing import mixing
 from fedpbc.audit.steadiness import centred, counts_drift, memory, period
@@ -164,8 +164,8 @@ def test_heat_cells_leave_unknown_rounds_out():
     table = np.random.default_rng(0).random((701, 5)) < 0.4
     unknown = [0, 1, 2, 300, 650]
     log = ParticipationLog.from_matrix(table, unknown=unknown)
-    order, segments = figures.order_clients(table.mean(0), None)
-    cells, row = figures.heat_cells(log, order, segments)
+    order, segments = heat.order_clients(table.mean(0), None)
+    cells, row = heat.heat_cells(log, order, segments)
     column = np.arange(701) * cells.shape[1] // 701
     for c in range(cells.shape[1]):
         here = [t for t in range(701) if column[t] == c and t not in unknown]

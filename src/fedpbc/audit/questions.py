@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from fedpbc.audit import figures
+from fedpbc.audit import figures, heat
 from fedpbc.audit.markup import client_id, client_ids, figure, paragraph, table
 from fedpbc.audit.numbers import count, cycle_of, in_rounds, in_whole_rounds, left, number, p_value, percent, times
 from fedpbc.audit.rules import HARMFUL, HARMLESS
@@ -60,7 +60,7 @@ def uneven(view: View) -> str:
     if found.intervals_widened:
         text += " The intervals are widened, because rounds resemble the rounds before them."
     parts = [paragraph(text), paragraph(_rounds_text(view)), *map(paragraph, _strangers(view))]
-    parts.append(figure(figures.heat_map(view.log, view.rate)))
+    parts.append(figure(heat.heat_map(view.log, view.rate)))
     low, high, mean = found.rate_low, found.rate_high, float(view.rate.mean())
     parts.append(figure(figures.rates(view.log, view.rate, low, high, found.confidence, mean)))
     return "".join(parts)
@@ -147,7 +147,7 @@ def _client_row(entry: ClientWeight, rate: float) -> tuple[str, str, str, str]:
 
 def _everybody(view: View) -> str:
     found, rows = view.participation, []
-    for i in figures.order_clients(view.rate, view.log.groups)[0]:
+    for i in heat.order_clients(view.rate, view.log.groups)[0]:
         interval = f"{percent(float(found.rate_low[i]))} to {percent(float(found.rate_high[i]))}"
         ratio = times(float(view.bias.realised_weight[i]) * view.m)
         group = [] if view.log.groups is None else [client_id(view.log.groups[i])]

@@ -181,8 +181,8 @@ def period(log: ParticipationLog) -> Period:
     Periodogram of |A^t|, and the sum of those of up to 200 clients, what they share removed; an ordinate, divided by
     the spectrum of a chain with the same lag-1 autocorrelation and by the mean of its 30 nearest neighbours, is F(2k,
     60k) without a cycle (k: 1, or as many independent clients as the ordinates' scatter shows). Bonferroni over
-    frequencies and both series, level MEMORY_ALPHA. Periods of 2 to T/3 rounds. The sums over rounds go over the known
-    ones, at their places: an unknown round adds nothing to any of them.
+    frequencies and both series, level MEMORY_ALPHA. Periods of more than 2, up to T/3 rounds. The sums over rounds go
+    over the known ones, at their places: an unknown round adds nothing to any of them.
     """
     total, known = log.num_rounds, log.known()
     if log.known_rounds < 2 * NEIGHBOURS:
@@ -245,8 +245,8 @@ def _peak(power: np.ndarray, total: int, independent: bool) -> Period:
     p[: CYCLES - 1] = 1
     p = np.minimum(p * len(p), 1)
     best = _fundamental(p, int(np.argmin(p)))
-    share = flat[max(best - 1, 0) : best + 2].sum() / flat.sum()
-    return Period(total / _refined(ratio, best), float(share), float(p.min()))
+    near, whole = float(flat[max(best - 1, 0) : best + 2].sum()), float(flat.sum())
+    return Period(total / _refined(ratio, best), near / whole if whole > 0 else 0.0, float(p.min()))
 
 
 def _background(flat: np.ndarray) -> np.ndarray:
