@@ -19,9 +19,9 @@ def read_trace(option: str, path: Path, reading: Reading | None = None, num_clie
     """A recorded A^t as bool[T, m], from a log of any format that names the clients.
 
     Rounds are contiguous; where the file lists those who did not take part, every pair of round and client has a row.
-    Column i is the i-th id in order; ids that are integers are contiguous too. ``num_clients`` fills up the clients
-    with integer ids that a list of active pairs never names. Raises BadOption: of ``option`` for what is wrong with
-    the file, of its own for a bad ``reading``.
+    Column i is the i-th id in order; ids that are integers are contiguous too. In a list of active pairs whose ids go
+    up to the last of ``num_clients`` (counted from 0 or 1), clients that are not there never took part. Raises
+    BadOption: of ``option`` for what is wrong with the file, of its own for a bad ``reading``.
     """
     reading = replace(reading or Reading(), complete=True, spell=as_key)
     try:
@@ -36,23 +36,22 @@ def read_trace(option: str, path: Path, reading: Reading | None = None, num_clie
         raise BadOption(option, path, "holds counts only: who took part is not known")
     if len(log.unknown):
         raise BadOption(option, path, "holds rounds of which nothing is known")
-    numbered = all(map(is_integer, log.clients))
-    if num_clients is not None and numbered and log.pairs_only and len(log.clients) < num_clients:
-        log = with_clients(log, num_clients, [])
-    if numbered:
-        _require_contiguous(option, path, list(map(int, log.clients)))
-    return _dense(option, path, log)
-
-
-def _require_contiguous(option: str, path: Path, numbers: list[int]) -> None:
-    for before, number in pairwise(numbers):
-        if number != before + 1:
-            raise BadOption(option, path, f"client {before + 1} is missing: clients must be contiguous")
-
-
-def _dense(option: str, path: Path, log: ParticipationLog) -> np.ndarray:
+    if all(map(is_integer, log.clients)):
+        log = _contiguous(option, path, log, num_clients)
     rounds, m = log.num_rounds, len(log.clients)
     require_memory(option, path, rounds * m, f"a trace of {rounds:,} rounds and {m:,} clients")
     active = np.zeros((rounds, m), bool)
     active[log.rounds, log.members] = True
     return active
+
+
+def _contiguous(option: str, path: Path, log: ParticipationLog, m: int | None) -> ParticipationLog:
+    numbers = list(map(int, log.clients))
+    if m is not None and log.pairs_only and numbers:
+        first, last = numbers[0], numbers[-1]
+        if last == m - 1 or (last == m and first > 0):
+            return with_clients(log, m, [])
+    for before, number in pairwise(numbers):
+        if number != before + 1:
+            raise BadOption(option, path, f"client {before + 1} is missing: clients must be contiguous")
+    return log
