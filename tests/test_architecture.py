@@ -18,7 +18,8 @@ SOURCE = Path(fedpbc.__file__).parent
 MODULES = sorted(name for _, name, _ in pkgutil.walk_packages([str(SOURCE)], "fedpbc."))
 LAYERS = [
     {"errors", "core.types", "core.outside"},
-    {"core.aggregation", "core.measures", "core.schema", "core.flat", "io", "theory"},
+    {"core.aggregation", "core.measures", "core.memory", "core.schema", "core.flat", "theory"},
+    {"io"},
     {"core.registry", "core.schedules", "core.local"},
     {"data", "models", "algorithms", "links"},
     {"problems", "core.engine"},

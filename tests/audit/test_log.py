@@ -153,7 +153,7 @@ def test_a_format_is_one_entry_and_may_share_an_ending(tmp_path, monkeypatch):
     assert (log.clients, log.num_rounds, log.format) == (["a", "b", "c"], 3, "words")
     assert list(zip(log.rounds.tolist(), log.members.tolist(), strict=True)) == [(0, 0), (0, 1), (2, 0), (2, 2)]
     path.write_text("# words\nb a a\n")
-    with pytest.raises(ConfigError, match='log.txt: row 2: round 0, client "a" stands there twice'):
+    with pytest.raises(ConfigError, match=r'log\.txt: row 2: round 0, client "a" stands there twice'):
         read_log(path)
     path.write_text("aggregate_fit: received 3 results and 2 failures\n")
     assert read_log(path).format == "flower"
