@@ -18,7 +18,8 @@ SOURCE = Path(fedpbc.__file__).parent
 MODULES = sorted(name for _, name, _ in pkgutil.walk_packages([str(SOURCE)], "fedpbc."))
 LAYERS = [
     {"errors", "core.types"},
-    {"core.aggregation", "core.measures", "core.options", "core.outside", "core.flat", "io", "theory"},
+    {"core.aggregation", "core.measures", "core.options", "core.outside", "core.flat", "core.memory", "theory"},
+    {"io"},
     {"core.schema", "core.local"},
     {"core.registry", "core.schedules"},
     {"data", "models", "algorithms", "links"},

@@ -141,13 +141,13 @@ def write(path, clients):
 def test_clients_are_active_within_their_intervals_over_and_over(tmp_path, name):
     clients = {12: {**PHONE, "active": [], "inactive": []}, 3: PHONE, 2: {**PHONE, "active": [0], "inactive": [70]}}
     path = write(tmp_path / name, clients)
-    active, prob = run_links(fedscale(context(3, rounds=30), path=path, round_seconds=5.0), 30)
+    active, prob = run_links(fedscale.function(context(3, rounds=30), path=path, round_seconds=5.0), 30)
     s = 5 * np.arange(30) % 70
     np.testing.assert_array_equal(active[:, 0], True)
     np.testing.assert_array_equal(active[:, 1], ((s >= 10) & (s <= 20)) | ((s >= 40) & (s <= 55)))
     np.testing.assert_array_equal(active[:, 2], False)
     np.testing.assert_allclose(prob, np.tile(active.mean(axis=0), (30, 1)), rtol=1e-6)
-    two, _ = run_links(fedscale(context(2, rounds=30), path=path, round_seconds=5.0), 30)
+    two, _ = run_links(fedscale.function(context(2, rounds=30), path=path, round_seconds=5.0), 30)
     np.testing.assert_array_equal(two, active[:, :2])
 
 
@@ -174,7 +174,7 @@ def test_clients_are_active_within_their_intervals_over_and_over(tmp_path, name)
 def test_bad_availability_is_refused(tmp_path, clients, message):
     path = write(tmp_path / "trace.pkl", clients)
     with pytest.raises(BadOption, match=message) as caught:
-        fedscale(context(2), path=path)
+        fedscale.function(context(2), path=path)
     assert "\n" not in str(caught.value)
 
 
@@ -182,13 +182,13 @@ def test_bad_availability_is_refused(tmp_path, clients, message):
 def test_bad_json_is_refused(tmp_path, text):
     (tmp_path / "trace.json").write_text(text)
     with pytest.raises(BadOption, match=r"path = .*: cannot be read: ") as caught:
-        fedscale(context(2), path=tmp_path / "trace.json")
+        fedscale.function(context(2), path=tmp_path / "trace.json")
     assert "\n" not in str(caught.value)
 
 
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(BadOption, match=r"path = .*nothing.pkl.*: no such file"):
-        fedscale(context(2), path=tmp_path / "nothing.pkl")
+        fedscale.function(context(2), path=tmp_path / "nothing.pkl")
 
 
 def test_keys_that_could_share_a_hash_are_refused():

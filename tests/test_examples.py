@@ -28,7 +28,7 @@ from waiting import PATIENCE, wait_until
 
 from fedpbc.flower import InProcessGrid
 from fedpbc.flower.wire.protocol import TRAIN, Order
-from fedpbc.io.files import read_arrays
+from fedpbc.io.whole import read_arrays
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 STRATEGIES = ("fedpbc", "fedavg", "fedau", "mifa", "fedvarp", "scaffold")

@@ -11,7 +11,7 @@ import pytest
 from link_helpers import context, run_links
 
 from fedpbc.errors import BadOption
-from fedpbc.io.files import read_trace
+from fedpbc.io.participation import read_trace
 from fedpbc.links.bernoulli import bernoulli, draw
 from fedpbc.links.common.probability import by_label, by_trait, two_groups, vector, zipf
 from fedpbc.links.trace import trace
@@ -165,26 +165,81 @@ def test_trace_csv_takes_columns_in_any_order_and_booleans(tmp_path):
     ("text", "message"),
     [
         ("round,client,active\n0,0,1\n0,1,1\n1,0,1\n", "round 1 has no row for client 1"),
-        ("round,client,active\n0,0,1\n0,1,1\n2,0,1\n2,1,0\n", "round 1 is missing"),
+        ("round,client,active\n1,a,1\n1,b,1\n2,b,1\n", "round 2 has no row for client a"),
+        ("round,client,active\n0,0,1\n0,1,1\n2,0,1\n2,1,0\n", 'round 1 is missing .*missing_rounds = "empty" if'),
         ("round,client,active\n0,0,1\n0,2,1\n", "client 1 is missing"),
-        ("round,client,active\n1772323200,0,1\n1772323500,0,1\n", "round 1772323201 is missing.*are these times"),
-        ("round,client,status\n0,0,ok\n0,1,lost\n", "the first line must be: round,client,active"),
-        ("round,client,active,status\n0,0,1,ok\n0,1,0,lost\n", "the first line must be: round,client,active"),
-        ("round,client,active\n0,0,1\n0,0,1\n", "round 0, client 0 stands there twice"),
-        ("round,client,active\n0,0,1\n0,1,0\n0,1,0\n1,0,1\n1,1,1\n", "round 0, client 1 stands there twice"),
-        ("round,client,active\n0,0,2\n", "line 2 must be two integers and 0 or 1"),
-        ("round,client,active\n0,0\n", "line 2 must be"),
-        ("round,client,active\n0,x,1\n", "line 2 must be"),
-        ("round,client,active\n0,9999999999999999999,1\n", "line 2 must be"),
-        ("0,0,1\n", "the first line must be: round,client,active"),
+        ("round,client\n0,0\n0,2\n", "client 1 is missing"),
+        ("round,client,active\n1772323200,0,1\n1772323500,0,1\n", "are these times in seconds. round_seconds = 300"),
+        ("round,client,status\n0,0,ok\n0,1,lost\n", 'column status is not used.* active_column = "status=ok"'),
+        ("round,client,active,status\n0,0,1,ok\n0,1,1,lost\n", 'active_column = "status=ok" reads it so'),
+        ("round,client,active\n0,0,1\n0,0,1\n", 'round 0, client "0" stands there twice'),
+        ("round,client,active\n0,0,1\n0,1,0\n0,1,0\n1,0,1\n1,1,1\n", "line 4: round 0.*drop_duplicates = true"),
+        ("round,client,active\n0,0,2\n", 'line 2: active must be 0, 1, true, .*is "2"'),
+        ("round,client,active\n0,0\n", "line 2: must have 3 cells"),
+        ("round,client,active\nx,0,1\n", "line 2: round must be an integer"),
+        ("0,0,1\n", "line 1: column round is missing"),
         ("round,client,active\n", "holds no rows"),
     ],
 )
 def test_bad_traces_are_refused_with_their_place(tmp_path, text, message):
     path = tmp_path / "trace.csv"
     path.write_text(text)
-    with pytest.raises(BadOption, match=message):
+    with pytest.raises(BadOption, match=rf'^path = ".*trace\.csv": .*{message}') as caught:
         read_trace("path", path)
+    assert "--" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "options"),
+    [
+        ("log.csv", "round,client,active,when\n0,0,1,x\n0,1,0,x\n1,0,0,x\n1,1,1,x\n", {}),
+        ("log.csv", "round,client,active\n0,a,1\n0,b,0\n1,a,0\n1,b,1\n", {}),
+        ("log.csv", "round,client\n7,0\n8,1\n", {}),
+        ("log.csv", "round,client,status\n0,0,ok\n0,1,lost\n1,0,lost\n1,1,ok\n", {"active_column": "status=ok"}),
+        ("log.csv", "round,client,active\n60,0,1\n60,1,0\n185,0,0\n185,1,yes\n", {"round_seconds": 100.0}),
+        ("log.csv", "round,client,active\n0,0,1\n0,1,0\n0,1,0\n1,0,0\n1,1,1\n", {"drop_duplicates": True}),
+        ("log.jsonl", '{"round": 0, "clients": [0]}\n{"round": 1, "clients": [1]}\n', {}),
+    ],
+)
+def test_a_trace_may_be_any_log_that_the_audit_reads(tmp_path, name, text, options):
+    (tmp_path / name).write_text(text)
+    process = trace.function(context(2, rounds=2), path=tmp_path / name, **options)
+    np.testing.assert_array_equal(run_links(process, 2)[0], [[True, False], [False, True]])
+
+
+def test_rounds_without_a_row_may_be_empty_and_clients_may_never_come(tmp_path):
+    (tmp_path / "log.csv").write_text("round,client\n0,0\n2,3\n")
+    process = trace.function(context(4, rounds=3), path=tmp_path / "log.csv", missing_rounds="empty")
+    expected = np.zeros((3, 4), bool)
+    expected[0, 0] = expected[2, 3] = True
+    np.testing.assert_array_equal(run_links(process, 3)[0], expected)
+    with pytest.raises(BadOption, match="client 1 is missing"):  # of 5 clients the last may not be there by mistake
+        trace.function(context(5, rounds=3), path=tmp_path / "log.csv", missing_rounds="empty")
+    (tmp_path / "log.csv").write_text("round,client\n0,1\n2,4\n")
+    process = trace.function(context(4, rounds=3), path=tmp_path / "log.csv", missing_rounds="empty")
+    np.testing.assert_array_equal(run_links(process, 3)[0], expected)
+    rows = [f"{t},{i},{int(expected[t, i])}" for t in (0, 2) for i in range(4)]
+    (tmp_path / "log.csv").write_text("round,client,active\n" + "\n".join(rows))
+    process = trace.function(context(4, rounds=3), path=tmp_path / "log.csv", missing_rounds="empty")
+    np.testing.assert_array_equal(run_links(process, 3)[0], expected)
+    (tmp_path / "log.csv").write_text("round,client,active\n" + "\n".join(rows[:6] + rows[7:]))
+    with pytest.raises(BadOption, match="round 2 has no row for client 2"):
+        trace.function(context(4, rounds=3), path=tmp_path / "log.csv", missing_rounds="empty")
+
+
+def test_what_a_trace_cannot_use_is_refused(tmp_path):
+    (tmp_path / "server.log").write_text("aggregate_fit: received 3 results and 2 failures\n")
+    with pytest.raises(BadOption, match="counts only"):
+        trace.function(context(3), path=tmp_path / "server.log")
+    (tmp_path / "log.xlsx").touch()
+    with pytest.raises(BadOption, match=r"must end in one of \.csv"):
+        trace.function(context(3), path=tmp_path / "log.xlsx")
+    (tmp_path / "log.csv").write_text("round,client,status\n0,0,ok\n0,1,lost\n")
+    with pytest.raises(BadOption, match=r'active_column = "status=": must name at least one value'):
+        trace.function(context(2, rounds=1), path=tmp_path / "log.csv", active_column="status=")
+    np.save(tmp_path / "log.npy", np.eye(2))
+    with pytest.raises(BadOption, match=r"path = .*: round_seconds cannot be used: it is a table"):
+        trace.function(context(2, rounds=1), path=tmp_path / "log.npy", round_seconds=1.0)
 
 
 def test_a_trace_must_fit_the_run(tmp_path, recorded):
@@ -194,5 +249,5 @@ def test_a_trace_must_fit_the_run(tmp_path, recorded):
     with pytest.raises(BadOption, match="has 3 clients, the problem has 4"):
         trace.function(context(4, rounds=5), path=tmp_path / "trace.npy")
     np.save(tmp_path / "bad.npy", recorded + 1.0)
-    with pytest.raises(BadOption, match="only 0 and 1"):
+    with pytest.raises(BadOption, match="row 0, column 1: must be 0 or 1"):
         read_trace("path", tmp_path / "bad.npy")

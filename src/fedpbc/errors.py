@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -58,27 +57,3 @@ def suggest(word: str, known: Iterable[str]) -> str:
     """`` (did you mean "x"?)`` or nothing."""
     close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
     return f" (did you mean {shorten(close[0])}?)" if close else ""
-
-
-def total_memory() -> int:
-    """Bytes of memory this process may use: the machine's, or its control group's limit if smaller."""
-    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    try:
-        with open("/sys/fs/cgroup/memory.max", encoding="ascii") as file:
-            return min(total, int(file.read()))
-    except (OSError, ValueError):
-        return total
-
-
-def require_memory(option: str, value: Any, num_bytes: int, what: str) -> None:
-    """Refuse, before anything is allocated, what cannot fit.
-
-    Raises BadOption with the estimate when ``num_bytes`` exceeds the machine's memory.
-    """
-    available = total_memory()
-    if num_bytes > available:
-        raise BadOption(
-            option,
-            value,
-            f"{what} would need about {num_bytes / 1e9:,.1f} GB; this machine has {available / 1e9:,.1f} GB",
-        )

@@ -7,7 +7,23 @@ from typing import Any
 
 import numpy as np
 
-from fedpbc.audit.log import ParticipationLog
+from fedpbc.audit.types import (
+    About,
+    Absences,
+    Advice,
+    Autocorrelation,
+    Bias,
+    ClientWeight,
+    Drift,
+    Findings,
+    GroupWeight,
+    Mixing,
+    Participation,
+    Period,
+    Rounds,
+    Stationarity,
+)
+from fedpbc.io.participation.log import ParticipationLog
 from fedpbc.theory import fedavg_weights
 
 
@@ -42,91 +58,69 @@ def log_of(t: np.ndarray, i: np.ndarray, names: list[str], rounds: int, **more: 
     return ParticipationLog(names, rounds, 1, t.astype(np.int32), i.astype(np.int32), **more)
 
 
-def findings_of(log: ParticipationLog) -> dict[str, Any]:
+def findings_of(log: ParticipationLog) -> Findings:
     """Plausible findings; the page does not care how they were computed."""
     m, rounds, counts = len(log.clients), log.num_rounds, log.active_counts()
-    about = {"source": "participation.csv", "format": "csv", "num_clients": m, "num_rounds": rounds}
-    about |= {"first_round": log.first_round, "num_active_pairs": len(log.rounds), "skipped": log.skipped}
-    about["counts_only"] = log.counts_only is not None
-    advice = [
-        {
-            "rule": "unequal",
-            "advice": "Use FedPBC, or weight the updates by measured rates",
-            "reason": "Rates differ by a factor of nine and FedAvg puts 40% of the weight on the wrong clients.",
-            "evidence": "https://example.org/docs/results.html#unequal-links",
-        },
-        {"rule": "cycle", "advice": "Train over whole cycles", "reason": "Activity repeats.", "evidence": "not known"},
-    ]
-    if log.counts_only is not None:
-        return {"log": about, "participation": None, "bias": None, "mixing": None, "advice": advice[1:], "clients": []}
+    of_counts = log.counts_only is not None
+    about = About(
+        source="participation.csv", format="csv", num_clients=None if of_counts else m, num_rounds=rounds,
+        unknown_rounds=0, first_round=log.first_round, num_active_pairs=int(counts.sum()), dropped_duplicates=0,
+        skipped=log.skipped, notes=log.notes, counts_only=of_counts,
+    )  # fmt: skip
+    unequal = Advice(
+        "unequal",
+        "Use FedPBC, or weight the updates by measured rates",
+        "Rates differ by a factor of nine and FedAvg puts 40% of the weight on the wrong clients.",
+        "https://example.org/docs/results.html#unequal-links",
+    )
+    cycle = Advice("cycle", "Train over whole cycles", "Activity repeats.", "not known")
+    drift = Drift(0.34, (), 0, False, 0.01, "chi-squared over tenths of the log")
+    period = Period(24.0 if log.groups else None, 0.4, 1e-6)
+    of_rounds = Rounds(int(np.sum(counts == 0)), int(np.sum(counts == 1)), float(counts.mean()), None)
+    if of_counts:
+        return Findings(about, of_rounds, None, Stationarity(drift, None, period), None, (cycle,), ())
     rate = np.bincount(log.members, minlength=m) / rounds
     error = 1.96 * np.sqrt(rate * (1 - rate) / rounds + 1 / rounds**2)
     weight = np.bincount(log.members, 1 / counts[log.rounds], minlength=m) / np.sum(counts > 0)
     theory = fedavg_weights(np.minimum(rate, 1))
     lengths = _absences(log)
-    longest = [max(each, default=0) for each in lengths]
-    edges = np.unique(np.round(np.geomspace(1, max(max(longest), 1) + 1, 20)))
-    histogram = np.histogram([k for each in lengths for k in each], edges)[0] if len(edges) > 1 else []
-    entry = lambda i: {"client": log.clients[i], "weight": float(weight[i]), "ratio": float(weight[i] * m)}  # noqa: E731
+    longest = np.array([max(each, default=0) for each in lengths])
+    edges = np.unique(np.round(np.geomspace(1, max(longest.max(), 1) + 1, 20)))
+    histogram = np.histogram([k for each in lengths for k in each], edges)[0]
+    participation = Participation(
+        empty_rounds=of_rounds.empty_rounds, single_rounds=of_rounds.single_rounds, mean_active=of_rounds.mean_active,
+        mean_rate=float(rate.mean()), rate=rate, rate_low=np.maximum(rate - error, 0),
+        rate_high=np.minimum(rate + error, 1), confidence=0.95, intervals_widened=False,
+        gini=float(np.abs(rate[:, None] - rate).mean() / 2 / rate.mean()) if m < 5000 else 0.4,
+        longest_absence=longest, absence_histogram=Absences(edges, histogram, 0),
+        never_seen=tuple(log.clients[i] for i in np.flatnonzero(rate == 0)), components=(tuple(log.clients),),
+        meets_all=True,
+    )  # fmt: skip
+    entry = lambda i: ClientWeight(log.clients[i], float(weight[i]), float(weight[i] * m))  # noqa: E731
     by_weight = np.argsort(weight)
-    groups = None if log.groups is None else np.array(log.groups)
-    return {
-        "log": about,
-        "participation": {
-            "mean_rate": float(rate.mean()),
-            "rate": rate.tolist(),
-            "rate_low": np.maximum(rate - error, 0).tolist(),
-            "rate_high": np.minimum(rate + error, 1).tolist(),
-            "confidence": 0.95,
-            "gini": float(np.abs(rate[:, None] - rate).mean() / 2 / rate.mean()) if m < 5000 else 0.4,
-            "empty_rounds": int(np.sum(counts == 0)),
-            "single_rounds": int(np.sum(counts == 1)),
-            "mean_active": float(counts.mean()),
-            "longest_absence": longest,
-            "absence_histogram": {"edges": edges.tolist(), "counts": list(map(int, histogram))},
-            "never_seen": [log.clients[i] for i in np.flatnonzero(rate == 0)],
-            "components": [log.clients],
-            "meets_all": True,
-        },
-        "bias": {
-            "realised_weight": weight.tolist(),
-            "theoretical_weight": theory.tolist(),
-            "uniform": 1 / m,
-            "total_variation": float(np.abs(weight - 1 / m).sum() / 2),
-            "total_variation_theoretical": float(np.abs(theory - 1 / m).sum() / 2),
-            "total_variation_by_chance": 0.05,
-            "most_over": [entry(i) for i in by_weight[::-1][:10]],
-            "most_under": [entry(i) for i in by_weight[:10]],
-            "by_group": None
-            if groups is None
-            else [
-                {
-                    "group": g,
-                    "share_of_clients": float(np.mean(groups == g)),
-                    "weight": float(weight[groups == g].sum()),
-                }
-                for g in sorted(set(log.groups or []))
-            ],
-        },
-        "stationarity": {
-            "drift": {"p_value": 0.34, "drifting": [], "method": "chi-squared over tenths of the log", "alpha": 0.01},
-            "autocorrelation": {"median": 0.12, "low": -0.02, "high": 0.31, "significant": True},
-            "period": {"rounds": 24.0 if log.groups else None, "strength": 0.4, "p_value": 1e-6},
-        },
-        "mixing": {
-            "squared_distance_left_per_round": 0.856,
-            "distance_left_per_round": 0.925,
-            "windows": 50,
-            "clients_seen": int(np.sum(rate > 0)),
-            "distance_half_life_rounds": 8.9,
-            "distance_cooldown_rounds_1e3": 89,
-            "extrapolated": False,
-            "squared_distance_left_for_good": 0.0,
-            "local_work_ratio": float(1 / rate.mean()),
-        },
-        "advice": advice,
-        "clients": log.clients,
-    }
+    bias = Bias(
+        realised_weight=weight, theoretical_weight=theory, uniform=1 / m,
+        total_variation=float(np.abs(weight - 1 / m).sum() / 2),
+        total_variation_theoretical=float(np.abs(theory - 1 / m).sum() / 2), total_variation_by_chance=0.05,
+        total_variation_to_sizes=None, most_over=tuple(map(entry, by_weight[::-1][:10])),
+        most_under=tuple(map(entry, by_weight[:10])), by_group=_groups(log, weight),
+    )  # fmt: skip
+    mixing = Mixing(
+        squared_distance_left_per_round=0.856, distance_left_per_round=0.925, distance_half_life_rounds=8.9,
+        distance_cooldown_rounds_1e3=89, extrapolated=False, squared_distance_left_for_good=0.0, windows=50,
+        clients_seen=int(np.sum(rate > 0)), local_work_ratio=float(1 / rate.mean()),
+    )  # fmt: skip
+    memory = Autocorrelation(0.12, -0.02, 0.31, 0.12, 1e-4, True, 0.01, np.full(m, 0.12))
+    steady = Stationarity(drift, memory, period)
+    return Findings(about, participation, bias, steady, mixing, (unequal, cycle), tuple(log.clients))
+
+
+def _groups(log: ParticipationLog, weight: np.ndarray) -> tuple[GroupWeight, ...] | None:
+    if log.groups is None:
+        return None
+    groups = np.array(log.groups)
+    shares = [(g, float(np.mean(groups == g)), float(weight[groups == g].sum())) for g in sorted(set(log.groups))]
+    return tuple(GroupWeight(g, share, weight, weight / share, None) for g, share, weight in shares)
 
 
 def _absences(log: ParticipationLog) -> list[list[int]]:

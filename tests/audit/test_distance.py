@@ -98,11 +98,11 @@ def test_the_advice_speaks_of_the_same_rounds():
 
 
 def test_keys_of_the_findings_agree_with_each_other():
-    found = audit(ParticipationLog.from_matrix(bernoulli()))["mixing"]
-    c = found["squared_distance_left_per_round"]
-    assert found["distance_left_per_round"] == pytest.approx(np.sqrt(c))
-    assert np.sqrt(c) ** found["distance_half_life_rounds"] == pytest.approx(0.5)
-    assert c ** found["distance_cooldown_rounds_1e3"] == pytest.approx(1e-6)
+    found = audit(ParticipationLog.from_matrix(bernoulli())).mixing
+    c = found.squared_distance_left_per_round
+    assert found.distance_left_per_round == pytest.approx(np.sqrt(c))
+    assert np.sqrt(c) ** found.distance_half_life_rounds == pytest.approx(0.5)
+    assert c**found.distance_cooldown_rounds_1e3 == pytest.approx(1e-6)
 
 
 def test_all_at_once_is_one_round_and_never_is_never():
@@ -124,7 +124,7 @@ def test_the_links_of_section_1_are_not_slow(p0, p1):
     """docs/results.md, section 1, measured a cool-down of up to 200 rounds at these links."""
     table = np.random.default_rng(0).random((800, 100)) < np.where(np.arange(100) < 50, p0, p1)
     findings = audit(ParticipationLog.from_matrix(table))
-    assert findings["mixing"]["distance_cooldown_rounds_1e3"] < SLOW
-    given = {entry["rule"] for entry in findings["advice"]}
+    assert findings.mixing.distance_cooldown_rounds_1e3 < SLOW
+    given = {entry.rule for entry in findings.advice}
     assert "cool-down" in given
     assert "slow-mixing" not in given

@@ -13,11 +13,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from golden_logs import LOGS
 from rich.console import Console
 
 from fedpbc.audit import ParticipationLog, audit
 from fedpbc.audit.rules import HARMFUL, HARMLESS, RULES, UNKNOWN
 from fedpbc.audit.terminal import report
+from fedpbc.audit.types import to_json
 from fedpbc.errors import ConfigError
 from fedpbc.theory import fedavg_weights
 
@@ -29,7 +31,7 @@ def log_of(p: np.ndarray, rounds: int, seed: int = 0) -> ParticipationLog:
 
 
 def rules_for(log: ParticipationLog) -> list[str]:
-    return [entry["rule"] for entry in audit(log)["advice"]]
+    return [entry.rule for entry in audit(log).advice]
 
 
 def two_groups(p0: float, p1: float, m: int = 100) -> np.ndarray:
@@ -38,7 +40,7 @@ def two_groups(p0: float, p1: float, m: int = 100) -> np.ndarray:
 
 def test_findings_are_plain_json_with_the_documented_keys():
     page = (DOCS / "audit.md").read_text(encoding="utf-8")
-    found = audit(log_of(two_groups(0.1, 0.9, 20), 300))
+    found = audit(log_of(two_groups(0.1, 0.9, 20), 300)).to_dict()
     assert json.loads(json.dumps(found, allow_nan=False)) == found
     assert list(found) == ["log", "participation", "bias", "stationarity", "mixing", "advice", "clients"]
 
@@ -52,18 +54,36 @@ def test_findings_are_plain_json_with_the_documented_keys():
         assert f"`{key}`" in page, key
 
 
+@pytest.mark.parametrize("name", LOGS)
+def test_findings_become_the_json_that_they_always_were(name, tmp_path):
+    """golden/ was written by the code that computed dictionaries, before there were types."""
+    text = (Path(__file__).parent / "golden" / f"{name}.json").read_text(encoding="utf-8")
+    written = json.dumps(audit(LOGS[name](tmp_path)).to_dict(), indent=1, allow_nan=False) + "\n"
+    number = re.compile(r"-?\d+(?:\.\d+)?(?:e[-+]\d+)?")
+    assert number.sub("0", written) == number.sub("0", text)
+    found, expected = (np.array(number.findall(each), float) for each in (written, text))
+    np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
+
+
+def test_what_json_does_not_know_is_not_written():
+    assert to_json(np.array([0.5, np.nan])) == [0.5, None]
+    assert to_json({"a": (1, None, True)}) == {"a": [1, None, True]}
+    with pytest.raises(TypeError, match="hold complex"):
+        to_json(1j)
+
+
 def test_numbers_of_a_two_group_log():
     p = two_groups(0.1, 0.9, 40)
     found = audit(log_of(p, 4000))
-    rate = np.array(found["participation"]["rate"])
+    rate = np.array(found.participation.rate)
     np.testing.assert_allclose(rate, p, atol=5 * np.sqrt(0.09 / 4000))
     exact = fedavg_weights(p)
-    np.testing.assert_allclose(found["bias"]["realised_weight"], exact, rtol=0.3)
-    assert found["bias"]["total_variation"] == pytest.approx(np.abs(exact - 1 / 40).sum() / 2, abs=0.01)
-    assert found["bias"]["total_variation_theoretical"] == pytest.approx(found["bias"]["total_variation"], abs=0.01)
-    assert found["mixing"]["local_work_ratio"] == pytest.approx(2, rel=0.02)
-    assert {entry["client"] for entry in found["bias"]["most_over"]} <= {str(i) for i in range(20, 40)}
-    assert all(entry["ratio"] < 1 for entry in found["bias"]["most_under"])
+    np.testing.assert_allclose(found.bias.realised_weight, exact, rtol=0.3)
+    assert found.bias.total_variation == pytest.approx(np.abs(exact - 1 / 40).sum() / 2, abs=0.01)
+    assert found.bias.total_variation_theoretical == pytest.approx(found.bias.total_variation, abs=0.01)
+    assert found.mixing.local_work_ratio == pytest.approx(2, rel=0.02)
+    assert {entry.client for entry in found.bias.most_over} <= {str(i) for i in range(20, 40)}
+    assert all(entry.ratio < 1 for entry in found.bias.most_under)
 
 
 @pytest.mark.parametrize(
@@ -109,11 +129,11 @@ def test_absent_and_separated_clients_get_advice():
     table[1::2, 4:] = False
     table[:, 8] = False
     found = audit(ParticipationLog.from_matrix(table))
-    assert found["participation"]["components"] == [["0", "1", "2", "3"], ["4", "5", "6", "7"]]
-    assert found["participation"]["never_seen"] == ["8"]
-    assert not found["participation"]["meets_all"]
-    assert {"never-meet", "never-seen"} <= {entry["rule"] for entry in found["advice"]}
-    assert found["mixing"]["distance_cooldown_rounds_1e3"] is None
+    assert found.participation.components == (("0", "1", "2", "3"), ("4", "5", "6", "7"))
+    assert found.participation.never_seen == ("8",)
+    assert not found.participation.meets_all
+    assert {"never-meet", "never-seen"} <= {entry.rule for entry in found.advice}
+    assert found.mixing.distance_cooldown_rounds_1e3 is None
 
 
 def test_drift_gets_advice():
@@ -138,12 +158,12 @@ def test_groups_and_sizes_are_compared():
         **{**vars(log), "groups": ["rural"] * 5 + ["city"] * 5, "sizes": np.r_[np.ones(5), 4 * np.ones(5)]}
     )
     found = audit(log)
-    city, rural = found["bias"]["by_group"]
-    assert (city["group"], rural["group"], city["share_of_clients"]) == ("city", "rural", 0.5)
-    assert city["share_of_samples"] == pytest.approx(0.8)
-    assert city["weight"] == pytest.approx(sum(found["bias"]["realised_weight"][5:]))
-    assert found["bias"]["total_variation_to_sizes"] == pytest.approx(
-        np.abs(np.array(found["bias"]["realised_weight"]) - log.sizes / 25).sum() / 2
+    city, rural = found.bias.by_group
+    assert (city.group, rural.group, city.share_of_clients) == ("city", "rural", 0.5)
+    assert city.share_of_samples == pytest.approx(0.8)
+    assert city.weight == pytest.approx(sum(found.bias.realised_weight[5:]))
+    assert found.bias.total_variation_to_sizes == pytest.approx(
+        np.abs(np.array(found.bias.realised_weight) - log.sizes / 25).sum() / 2
     )
 
 

@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from itertools import chain
 
 import numpy as np
 import pytest
 
-from fedpbc.audit import ParticipationLog, csvfile, read_log
+from fedpbc.audit import ParticipationLog, read_log
 from fedpbc.errors import ConfigError
+from fedpbc.io.participation import csvfile, formats
+from fedpbc.io.participation.columns import Columns
+from fedpbc.io.participation.reading import Format, Names, Rows, Table
 
 T, M = 40, 7
 NAMES = ["a", "b,b", "Zoë", "node-000000000000000001", "node-000000000000000002", "c d", "z"]
@@ -127,6 +131,32 @@ def test_a_flower_console_gives_counts(tmp_path, received, sampled):
     assert log.skipped == {"lines of a console log that are no results": 3}
     assert "weights cannot be had" in log.notes[0]
     assert "14 failures" in log.notes[1]
+
+
+def test_a_format_is_one_entry_and_may_share_an_ending(tmp_path, monkeypatch):
+    """Everything else, sorting, checks, options and messages, is that of all formats."""
+
+    def read_words(path, reading, progress):
+        columns = Columns(path, ["round", "client"], reading)
+        table = Table(iter(()), Names(), reading, columns)
+        for t, line in enumerate(path.read_text().splitlines()[1:]):
+            table.listed_rounds.append(t)
+            codes = table.names.encode(line.split())
+            table.pieces = chain(table.pieces, [Rows(np.full(len(codes), t), codes, np.ones(len(codes), bool))])
+        return table
+
+    words = Format("words", (".txt",), read_words, recognises=lambda path: path.read_text().startswith("# words"))
+    monkeypatch.setattr(formats, "FORMATS", (words, *formats.FORMATS))
+    path = tmp_path / "log.txt"
+    path.write_text("# words\nb a\n\na c\n")
+    log = read_log(path)
+    assert (log.clients, log.num_rounds, log.format) == (["a", "b", "c"], 3, "words")
+    assert list(zip(log.rounds.tolist(), log.members.tolist(), strict=True)) == [(0, 0), (0, 1), (2, 0), (2, 2)]
+    path.write_text("# words\nb a a\n")
+    with pytest.raises(ConfigError, match=r'log\.txt: row 2: round 0, client "a" stands there twice'):
+        read_log(path)
+    path.write_text("aggregate_fit: received 3 results and 2 failures\n")
+    assert read_log(path).format == "flower"
 
 
 BAD: list[tuple[str, bytes, str]] = [
@@ -249,7 +279,7 @@ def test_ten_million_rows_stay_below_a_gigabyte(tmp_path):
     code = (
         "import resource, sys; from fedpbc.audit import audit, read_log\n"
         "found = audit(read_log(sys.argv[1])); scale = 1 if sys.platform == 'darwin' else 1024\n"
-        "print(found['log']['num_rounds'], resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * scale)"
+        "print(found.log.num_rounds, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * scale)"
     )
     done = subprocess.run([sys.executable, "-c", code, str(path)], check=True, capture_output=True, text=True)
     rounds, peak = map(int, done.stdout.split())

@@ -263,8 +263,8 @@ def test_missing_rounds_follow_one_rule_in_every_form(tmp_path, active, ending):
         assert len(empty.unknown) == 0
         assert unknown.unknown.tolist() == [*range(20, 30), 40]
         assert "11 rounds between the first and the last have no row: they count as unknown" in " ".join(unknown.notes)
-        assert audit(unknown)["participation"]["rate"] == pytest.approx(active[rounds].mean(0).tolist())
-        assert audit(empty)["participation"]["empty_rounds"] == 11
+        assert audit(unknown).participation.rate == pytest.approx(active[rounds].mean(0).tolist())
+        assert audit(empty).participation.empty_rounds == 11
     with pytest.raises(ConfigError, match='--missing-rounds "ignore": must be empty or unknown'):
         read_log(path, missing_rounds="ignore")
 
@@ -276,9 +276,9 @@ def test_rounds_missing_from_a_console(tmp_path):
         read_log(tmp_path / "server.log")
     unknown = read_log(tmp_path / "server.log", missing_rounds="unknown")
     assert (unknown.unknown.tolist(), unknown.counts_only.tolist()) == ([2, 3], [1, 2, 0, 0, 5, 0])
-    assert audit(unknown)["participation"]["mean_active"] == pytest.approx(8 / 4)
-    assert audit(unknown)["participation"]["empty_rounds"] == 1
-    assert audit(read_log(tmp_path / "server.log", missing_rounds="empty"))["participation"]["empty_rounds"] == 3
+    assert audit(unknown).participation.mean_active == pytest.approx(8 / 4)
+    assert audit(unknown).participation.empty_rounds == 1
+    assert audit(read_log(tmp_path / "server.log", missing_rounds="empty")).participation.empty_rounds == 3
     for option in ({"active_column": "x"}, {"round_seconds": 3}, {"drop_duplicates": True}):
         with pytest.raises(ConfigError, match=r"cannot be used: it is the console of a Flower server"):
             read_log(tmp_path / "server.log", **option)
@@ -297,7 +297,7 @@ def test_duplicates_are_dropped_when_that_is_allowed_and_counted(tmp_path, activ
     expected[t, NAMES.index(name)] = True
     np.testing.assert_array_equal(matrix(log), expected)
     assert log.dropped_duplicates == 10
-    assert audit(log)["log"]["dropped_duplicates"] == 10
+    assert audit(log).log.dropped_duplicates == 10
     assert (
         "10 duplicate rows were dropped; 1 of the pairs are active in one row and not in another: they count as active"
         in log.notes

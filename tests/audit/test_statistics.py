@@ -298,3 +298,15 @@ def test_groups_that_never_meet_keep_their_distance():
     left = np.sum((product(table) - 1 / 10) ** 2) / 9
     assert result.left_for_good == pytest.approx(left, rel=1e-9)
     assert (result.squared_left, result.half_life, result.cooldown) == (None, None, None)
+
+
+def test_clients_that_take_turns_every_round_have_no_period_and_no_nan():
+    """All variation is at the frequency 1/2, which for an even number of rounds is no ordinate of the test."""
+    for table in (
+        np.eye(4)[[0, 1] * 40],
+        np.eye(2)[[0, 1] * 40],
+        np.repeat(np.array([[1, 1], [0, 1]] * 40), 2, axis=1),
+    ):
+        found = period(ParticipationLog.from_matrix(table))
+        assert (found.rounds, found.strength) == (None, 0.0)
+        assert found.p_value == 1

@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from fedpbc.audit import ParticipationLog, audit, figures
+from fedpbc.audit import ParticipationLog, audit, heat
 from fedpbc.audit import statistics as found
 from fedpbc.audit.mixing import mixing
 from fedpbc.audit.steadiness import centred, counts_drift, memory, period
@@ -87,21 +87,21 @@ def test_an_outage_of_the_logger_is_no_memory_and_no_drift():
     hidden = audit(ParticipationLog.from_matrix(table, unknown=range(100, 120)))
     table[100:120] = False
     empty = audit(ParticipationLog.from_matrix(table))
-    significant = [f["stationarity"]["autocorrelation"]["significant"] for f in (whole, hidden, empty)]
+    significant = [f.stationarity.autocorrelation.significant for f in (whole, hidden, empty)]
     assert significant == [False, False, True]
     known = np.delete(table, range(100, 120), axis=0)
-    np.testing.assert_allclose(hidden["participation"]["rate"], known.mean(0), rtol=1e-12)
-    assert hidden["participation"]["empty_rounds"] == 0
-    assert hidden["participation"]["mean_active"] == pytest.approx(known.sum(1).mean())
-    assert hidden["log"]["unknown_rounds"] == 20
-    assert hidden["mixing"]["local_work_ratio"] == pytest.approx(280 * 40 / known.sum())
-    assert max(hidden["participation"]["longest_absence"]) <= 280
+    np.testing.assert_allclose(hidden.participation.rate, known.mean(0), rtol=1e-12)
+    assert hidden.participation.empty_rounds == 0
+    assert hidden.participation.mean_active == pytest.approx(known.sum(1).mean())
+    assert hidden.log.unknown_rounds == 20
+    assert hidden.mixing.local_work_ratio == pytest.approx(280 * 40 / known.sum())
+    assert max(hidden.participation.longest_absence) <= 280
 
 
 def test_unknown_rounds_before_and_after_are_as_if_the_log_were_shorter():
     table = np.random.default_rng(2).random((260, 12)) < np.linspace(0.1, 0.9, 12)
-    inner = audit(ParticipationLog.from_matrix(table[50:230]))
-    outer = audit(ParticipationLog.from_matrix(table, unknown=[*range(50), *range(230, 260)]))
+    inner = audit(ParticipationLog.from_matrix(table[50:230])).to_dict()
+    outer = audit(ParticipationLog.from_matrix(table, unknown=[*range(50), *range(230, 260)])).to_dict()
     for part, key in (
         ("participation", "rate"), ("participation", "rate_low"), ("participation", "longest_absence"),
         ("participation", "components"), ("bias", "realised_weight"), ("bias", "theoretical_weight"),
@@ -164,8 +164,8 @@ def test_heat_cells_leave_unknown_rounds_out():
     table = np.random.default_rng(0).random((701, 5)) < 0.4
     unknown = [0, 1, 2, 300, 650]
     log = ParticipationLog.from_matrix(table, unknown=unknown)
-    order, segments = figures.order_clients(table.mean(0), None)
-    cells, row = figures.heat_cells(log, order, segments)
+    order, segments = heat.order_clients(table.mean(0), None)
+    cells, row = heat.heat_cells(log, order, segments)
     column = np.arange(701) * cells.shape[1] // 701
     for c in range(cells.shape[1]):
         here = [t for t in range(701) if column[t] == c and t not in unknown]

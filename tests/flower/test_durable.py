@@ -22,7 +22,7 @@ from fedpbc.errors import ConfigError, FedpbcError
 from fedpbc.flower import InProcessGrid
 from fedpbc.flower.server.checkpoint import unseal
 from fedpbc.flower.server.evaluation import Evaluation
-from fedpbc.io.files import Lock
+from fedpbc.io.lock import Lock
 
 M, ROUNDS = 4, 6
 U = centers(M)
@@ -341,7 +341,7 @@ sys.path[:0] = sys.argv[2:]
 import numpy as np
 from apps import CASES, D, centers, grid_of, quadratic_app, record_of
 from fedpbc.errors import ConfigError
-from fedpbc.io.files import Lock
+from fedpbc.io.lock import Lock
 
 folder, fork = Path(sys.argv[1]), multiprocessing.get_context("fork")
 """
@@ -402,7 +402,7 @@ def test_a_worker_forked_behind_pythons_back_does_not_hold_the_lock(tmp_path):
 ORPHAN = """
 import os, sys, time
 from pathlib import Path
-from fedpbc.io.files import Lock
+from fedpbc.io.lock import Lock
 lock = Lock(Path(sys.argv[1]), "taken")
 begun, begin = os.pipe()
 worker = os.fork()

@@ -12,7 +12,7 @@ from apps import CASES, centers, grid_of, play, quadratic_app
 
 from fedpbc.errors import ConfigError
 from fedpbc.flower import MIFA, FedAU, FedPBC, FedPBCCorrected, FedVARP
-from fedpbc.io.files import Journal
+from fedpbc.io.journal import Journal
 from fedpbc.plots.deployment import describe_deployment, draw_deployment, read_deployment
 
 M, ROUNDS = 4, 6

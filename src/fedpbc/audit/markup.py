@@ -89,14 +89,9 @@ def client_ids(clients: Sequence[object]) -> str:
     return f"{text} and {more:,} more, in audit.json" if more > 0 else text
 
 
-def ratio_of(weight: float | None, share: float | None) -> float | None:
-    """weight / share, None when it cannot be said."""
-    return None if weight is None or not share else weight / share
-
-
-def evidence(source: object) -> str:
+def evidence(source: str) -> str:
     """A link when it is one to the web."""
-    text = "not known" if source is None else clean(source)
+    text = clean(source)
     if text.startswith(("https://", "http://")):
         return f'<a rel="noreferrer" href="{html.escape(text)}">{html.escape(text)}</a>'
     return html.escape(text)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedpbc.audit.log import ParticipationLog
+from fedpbc.io.participation.log import ParticipationLog
 
 EXACT_UP_TO = 2000
 """Clients; above, random probes."""
@@ -32,7 +32,7 @@ class Window(NamedTuple):
     """||W^(first) ... W^(last) - J||_F^2 / (m - 1) at its end, not below FLOOR: the share of the squared distance."""
 
 
-class Mixing(NamedTuple):
+class Speed(NamedTuple):
     """How the log mixes, among the clients seen."""
 
     squared_left: float | None
@@ -49,7 +49,7 @@ class Mixing(NamedTuple):
     clients_seen: int
 
 
-def mixing(log: ParticipationLog, groups: int, seed: int = 0) -> Mixing:
+def mixing(log: ParticipationLog, groups: int, seed: int = 0) -> Speed:
     """The speed (share left)^(1/rounds) of the log itself; the share is ||prod W^t - J||_F^2 / (m-1), m clients seen.
 
     W^t averages the models of A^t and leaves the rest; it is never built: the product acts on the columns of I - J
@@ -60,9 +60,9 @@ def mixing(log: ParticipationLog, groups: int, seed: int = 0) -> Mixing:
     """  # fmt: skip
     seen = np.flatnonzero(np.bincount(log.members, minlength=len(log.clients)))
     if len(seen) < 2:
-        return Mixing(None, None, None, False, 0.0, 0, len(seen))
+        return Speed(None, None, None, False, 0.0, 0, len(seen))
     if groups > 1:
-        return Mixing(None, None, None, False, (groups - 1) / (len(seen) - 1), 0, len(seen))
+        return Speed(None, None, None, False, (groups - 1) / (len(seen) - 1), 0, len(seen))
     place = np.zeros(len(log.clients), np.int64)
     place[seen] = np.arange(len(seen))
     windows = _windows(log, place, _start(len(seen), seed))
@@ -70,9 +70,9 @@ def mixing(log: ParticipationLog, groups: int, seed: int = 0) -> Mixing:
     used = finished or windows
     speed = sum(np.log(window.left) for window in used) / sum(window.rounds for window in used)
     if speed >= 0:
-        return Mixing(1.0, None, None, True, 0.0, len(used), len(seen))
+        return Speed(1.0, None, None, True, 0.0, len(used), len(seen))
     half, cooldown = (float(np.log(share**2) / speed) for share in (0.5, 1e-3))
-    return Mixing(float(np.exp(speed)), half, cooldown, not finished, 0.0, len(used), len(seen))
+    return Speed(float(np.exp(speed)), half, cooldown, not finished, 0.0, len(used), len(seen))
 
 
 def _start(m: int, seed: int) -> np.ndarray:

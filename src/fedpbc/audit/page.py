@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import html
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,10 +12,9 @@ from fedpbc.audit.markup import ID_LENGTH, STYLE, evidence, figure, paragraph, t
 from fedpbc.audit.numbers import count, cycle_of, number
 from fedpbc.audit.questions import known_rounds
 from fedpbc.audit.svg import clean, shorten
-from fedpbc.audit.view import View, value_at
-
-if TYPE_CHECKING:
-    from fedpbc.audit.log import ParticipationLog
+from fedpbc.audit.types import Advice, Findings
+from fedpbc.audit.view import View
+from fedpbc.io.participation.log import ParticipationLog
 
 QUESTIONS = (
     "How uneven is participation?",
@@ -31,24 +29,24 @@ NO_RATES = (
 )
 
 
-def render(findings: dict[str, Any], log: ParticipationLog) -> str:
+def render(findings: Findings, log: ParticipationLog) -> str:
     """One HTML document, the same for the same findings and log."""
-    if log.counts_only is not None or not log.clients:
+    view = View.of(findings, log)
+    if view is None:
         return _document(findings, log, _counts_only(findings, log), _counts_answers(findings))
-    view = View(findings, log)
     bodies = (
         questions.uneven(view),
         questions.biased(view),
         questions.stationary(view),
         questions.fedpbc(view),
-        _advice(findings),
+        _advice(findings.advice),
     )
     answers = (
         questions.uneven_answer(view),
         questions.biased_answer(view),
         questions.stationary_answer(view),
         questions.fedpbc_answer(view),
-        _advice_answer(findings),
+        _advice_answer(findings.advice),
     )
     return _document(findings, log, bodies, answers)
 
@@ -56,21 +54,18 @@ def render(findings: dict[str, Any], log: ParticipationLog) -> str:
 # Question 5
 
 
-def _advice_answer(findings: dict[str, Any]) -> str:
-    advice = findings.get("advice") or []
-    return html.escape(str(advice[0].get("advice"))) if advice else "No rule applies to this log."
+def _advice_answer(advice: Sequence[Advice]) -> str:
+    return html.escape(advice[0].advice) if advice else "No rule applies to this log."
 
 
-def _advice(findings: dict[str, Any]) -> str:
-    entries = findings.get("advice") or []
-    if not entries:
+def _advice(advice: Sequence[Advice]) -> str:
+    if not advice:
         return paragraph("No rule of this audit applies to this log.")
     cards = []
-    for entry in entries:
-        card = f"<p><strong>{html.escape(clean(entry.get('advice') or ''))}</strong></p>"
-        if entry.get("reason"):
-            card += paragraph(html.escape(clean(entry["reason"])))
-        card += f'<p class="muted">Evidence: {evidence(entry.get("evidence"))}</p>'
+    for entry in advice:
+        card = f"<p><strong>{html.escape(clean(entry.advice))}</strong></p>"
+        card += paragraph(html.escape(clean(entry.reason)))
+        card += f'<p class="muted">Evidence: {evidence(entry.evidence)}</p>'
         cards.append(f'<div class="advice">{card}</div>')
     return "".join(cards)
 
@@ -78,42 +73,40 @@ def _advice(findings: dict[str, Any]) -> str:
 # Logs that hold counts only
 
 
-def _counts_answers(findings: dict[str, Any]) -> tuple[str, ...]:
+def _counts_answers(findings: Findings) -> tuple[str, ...]:
     unknown = "Cannot be said: the log holds counts, not clients."
-    period = value_at(findings, "stationarity", "period", "rounds")
+    drift, period = findings.stationarity.drift, findings.stationarity.period.rounds
     cycle = "no cycle found" if period is None else f"it repeats every {cycle_of(period)}"
-    p, alpha = (value_at(findings, "stationarity", "drift", key) for key in ("p_value", "alpha"))
-    drift = "" if p is None else "drifts" if p < (alpha or 0.05) else "shows no drift"
-    steady = f"The number of active clients {drift}, {cycle}" if drift else cycle.capitalize()
-    return unknown, unknown, f"{steady}; the rest needs to know who took part.", unknown, _advice_answer(findings)
+    verdict = "drifts" if drift.found else "shows no drift"
+    steady = f"The number of active clients {verdict}, {cycle}; the rest needs to know who took part."
+    return unknown, unknown, steady, unknown, _advice_answer(findings.advice)
 
 
-def _counts_only(findings: dict[str, Any], log: ParticipationLog) -> tuple[str, ...]:
+def _counts_only(findings: Findings, log: ParticipationLog) -> tuple[str, ...]:
     counts = log.known_counts()
-    period = value_at(findings, "stationarity", "period", "rounds")
     rounds = (
         f"A round had {number(counts.mean())} active clients on average, between {counts.min():,} and {counts.max():,}."
     )
     if empty := int(np.sum(counts == 0)):
         rounds += f" In {count(empty, 'round')} nobody was active."
     need = "Log one row per round and active client (<code>round,client</code>) to have this answered."
-    picture = figure(figures.activity(log, period))
-    return paragraph(need) + paragraph(rounds), "", picture, "", _advice(findings)
+    picture = figure(figures.activity(log, findings.stationarity.period.rounds))
+    return paragraph(need) + paragraph(rounds), "", picture, "", _advice(findings.advice)
 
 
 # The document
 
 
-def _document(findings: dict[str, Any], log: ParticipationLog, bodies: Sequence[str], answers: Sequence[str]) -> str:
+def _document(findings: Findings, log: ParticipationLog, bodies: Sequence[str], answers: Sequence[str]) -> str:
     counts = log.counts_only is not None
-    source = value_at(findings, "log", "source") or log.source
+    source = findings.log.source
     title = "Participation audit" + (f": {shorten(clean(source), ID_LENGTH)}" if source else "")
     facts = [] if log.num_clients is None else [count(log.num_clients, "client")]
     facts.append(known_rounds(log))
     if not counts:
         facts.append(f"{len(log.rounds):,} times a client took part")
-    if value_at(findings, "log", "format"):
-        facts.append(f"format {html.escape(clean(findings['log']['format']))}")
+    if findings.log.format:
+        facts.append(f"format {html.escape(clean(findings.log.format))}")
     warning = f'<p class="answer warn">{NO_RATES}</p>' if counts else ""
     short = "".join(
         f'<li><a href="#q{i}">{i}. {question}</a>{answer}</li>'

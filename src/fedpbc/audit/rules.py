@@ -8,12 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from fedpbc.audit.numbers import in_whole_rounds, percent
-
-Findings = dict[str, Any]
-"""What ``fedpbc.audit.audit`` returns and audit.json holds; keys in docs/audit.md."""
+from fedpbc.audit.types import Advice, Findings, Participation
 
 UNKNOWN = "not known"
 COUNTEREXAMPLE = "docs/results.md, section 1 (the counterexample)"
@@ -44,25 +41,27 @@ class Rule:
     evidence: str
 
 
-def advise(findings: Findings) -> list[dict[str, str]]:
+def advise(findings: Findings) -> tuple[Advice, ...]:
     """The rules that apply, in the order of the table."""
-    return [
-        {"rule": rule.name, "advice": rule.advice, "reason": rule.reason(findings), "evidence": rule.evidence}
-        for rule in RULES
-        if rule.applies(findings)
-    ]
+    return tuple(
+        Advice(rule.name, rule.advice, rule.reason(findings), rule.evidence) for rule in RULES if rule.applies(findings)
+    )
 
 
 def _weighed(findings: Findings) -> bool:
-    return findings["bias"] is not None
+    return findings.bias is not None
 
 
 def _variation(findings: Findings) -> float:
-    return float(findings["bias"]["total_variation"])
+    return 0.0 if findings.bias is None else findings.bias.total_variation
+
+
+def _chance(findings: Findings) -> float:
+    return 0.0 if findings.bias is None else findings.bias.total_variation_by_chance
 
 
 def _by_chance(findings: Findings) -> bool:
-    return _variation(findings) <= findings["bias"]["total_variation_by_chance"]
+    return _variation(findings) <= _chance(findings)
 
 
 def _harmful(findings: Findings) -> bool:
@@ -81,32 +80,25 @@ def _between(findings: Findings) -> bool:
     return _weighed(findings) and HARMLESS < _variation(findings) < HARMFUL and not _by_chance(findings)
 
 
-def _seen_apart(findings: Findings) -> bool:
-    return _weighed(findings) and len(findings["participation"]["components"]) > 1
+def _groups(findings: Findings) -> int:
+    found = findings.participation
+    return len(found.components) if isinstance(found, Participation) else 0
 
 
 def _unseen(findings: Findings) -> int:
-    return len(findings["participation"]["never_seen"]) if _weighed(findings) else 0
+    found = findings.participation
+    return len(found.never_seen) if isinstance(found, Participation) else 0
 
 
 def _cooldown(findings: Findings) -> float:
     """Rounds to a thousandth of the distance (a millionth of its square); 0 when there is no such number."""
-    return float(findings["mixing"]["distance_cooldown_rounds_1e3"] or 0) if _weighed(findings) else 0.0
-
-
-def _known_rounds(findings: Findings) -> int:
-    return int(findings["log"]["num_rounds"] - findings["log"]["unknown_rounds"])
-
-
-def _drifts(findings: Findings) -> bool:
-    p = findings["stationarity"]["drift"]["p_value"]
-    return p is not None and bool(p < findings["stationarity"]["drift"]["alpha"])
+    return 0.0 if findings.mixing is None else findings.mixing.distance_cooldown_rounds_1e3 or 0.0
 
 
 def _autocorrelation(findings: Findings) -> float:
     """Pooled over the clients, at lag 1; 0 when it is not known or may be chance."""
-    found = findings["stationarity"]["autocorrelation"]
-    return float(found["pooled"] or 0) if found and found["significant"] else 0.0
+    found = findings.stationarity.autocorrelation
+    return found.pooled if found is not None and found.significant else 0.0
 
 
 def _has_memory(findings: Findings) -> bool:
@@ -120,7 +112,7 @@ def _moved(findings: Findings) -> str:
 RULES: tuple[Rule, ...] = (
     Rule(
         "counts-only",
-        lambda f: bool(f["log"]["counts_only"]),
+        lambda f: f.log.counts_only,
         "Log which clients take part in each round, then audit again.",
         lambda f: "The log holds counts only: rates, weights and mixing cannot be had from it.",
         UNKNOWN,
@@ -175,7 +167,7 @@ RULES: tuple[Rule, ...] = (
         "Nothing here speaks against FedAvg, but the log is too short to tell; audit again with more rounds.",
         lambda f: (
             f"{_moved(f)}, and clients that are all alike would give up to "
-            f"{percent(f['bias']['total_variation_by_chance'])} by chance in so few rounds."
+            f"{percent(_chance(f))} by chance in so few rounds."
         ),
         UNKNOWN,
     ),
@@ -210,10 +202,10 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "never-meet",
-        _seen_apart,
+        lambda f: _groups(f) > 1,
         "Bring the groups together in some rounds; no method that averages the active clients can join them.",
         lambda f: (
-            f"{len(f['participation']['components'])} groups of clients never take part in a common round, directly "
+            f"{_groups(f)} groups of clients never take part in a common round, directly "
             "or through others: this follows from how averaging works, no experiment was run."
         ),
         UNKNOWN,
@@ -222,12 +214,12 @@ RULES: tuple[Rule, ...] = (
         "never-seen",
         lambda f: _unseen(f) > 0,
         "Find out why some clients never take part; their data cannot influence any model.",
-        lambda f: f"{_unseen(f):,} of {f['log']['num_clients']:,} clients never appear.",
+        lambda f: f"{_unseen(f):,} of {f.log.num_clients:,} clients never appear.",
         UNKNOWN,
     ),
     Rule(
         "changing",
-        lambda f: _drifts(f) or f["stationarity"]["period"]["rounds"] is not None,
+        lambda f: f.stationarity.drift.found or f.stationarity.period.rounds is not None,
         "Do not rely on probabilities estimated from the whole log.",
         lambda f: (
             "Participation changes over the log, so such weights would be wrong for a part of it; methods that "
@@ -237,9 +229,9 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "short",
-        lambda f: _known_rounds(f) < 100,
+        lambda f: f.log.known_rounds < 100,
         "Audit again with more rounds.",
-        lambda f: f"{_known_rounds(f)} rounds are few: intervals are wide and the tests find only large effects.",
+        lambda f: f"{f.log.known_rounds} rounds are few: intervals are wide and the tests find only large effects.",
         UNKNOWN,
     ),
 )

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedpbc.audit.log import ParticipationLog
+from fedpbc.io.participation.log import ParticipationLog
 
 BLOCK_PAIRS = 1 << 21
 CONFIDENCE = 0.95

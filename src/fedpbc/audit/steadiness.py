@@ -7,8 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedpbc.audit.log import ParticipationLog
 from fedpbc.audit.statistics import BLOCK_PAIRS, PerClient, per_client
+from fedpbc.audit.types import Period
+from fedpbc.io.participation.log import ParticipationLog
 
 ALPHA = 0.05
 MEMORY_ALPHA = 0.01
@@ -123,7 +124,7 @@ def holm(p: np.ndarray) -> np.ndarray:
     return result
 
 
-class Drift(NamedTuple):
+class DriftTest(NamedTuple):
     """Do rates change over the log?"""
 
     p_value: float | None
@@ -136,7 +137,7 @@ class Drift(NamedTuple):
     """Whether the number of active clients per round drifts."""
 
 
-def drift(log: ParticipationLog, stats: PerClient, used: np.ndarray) -> Drift:
+def drift(log: ParticipationLog, stats: PerClient, used: np.ndarray) -> DriftTest:
     """CUSUM per client, and one of |A^t|, together corrected by Holm: family-wise error ALPHA.
 
     sqrt(S/(1-p)) max_k |S(k)/S - k/T| / sqrt((1+r)/(1-r)) has Kolmogorov's distribution in the limit when the rate is
@@ -151,9 +152,9 @@ def drift(log: ParticipationLog, stats: PerClient, used: np.ndarray) -> Drift:
     statistic = stats.deviation[tested] * np.sqrt(stats.seen[tested] / (1 - rate[tested])) / inflation[tested]
     p = np.append(kstwobign.sf(statistic), counts_drift(log.active_counts(), log.known()))
     if total < FEWEST_ROUNDS:
-        return Drift(None, np.empty(0, np.int64), 0, False)
+        return DriftTest(None, np.empty(0, np.int64), 0, False)
     adjusted = holm(p)
-    return Drift(float(adjusted.min()), tested[adjusted[:-1] < ALPHA], len(tested), bool(adjusted[-1] < ALPHA))
+    return DriftTest(float(adjusted.min()), tested[adjusted[:-1] < ALPHA], len(tested), bool(adjusted[-1] < ALPHA))
 
 
 def counts_drift(counts: np.ndarray, known: np.ndarray | None = None) -> float:
@@ -174,23 +175,14 @@ def counts_drift(counts: np.ndarray, known: np.ndarray | None = None) -> float:
     return float(kstwobign.sf(largest / np.sqrt(power * (1 + r) / (1 - r))))
 
 
-class Period(NamedTuple):
-    """A cycle, if there is one."""
-
-    rounds: float | None
-    strength: float
-    """Share of the variation at this frequency, in [0, 1]."""
-    p_value: float
-
-
 def period(log: ParticipationLog) -> Period:
     """A period in |A^t|, or in single clients whose cycles are not in step (time zones).
 
     Periodogram of |A^t|, and the sum of those of up to 200 clients, what they share removed; an ordinate, divided by
     the spectrum of a chain with the same lag-1 autocorrelation and by the mean of its 30 nearest neighbours, is F(2k,
     60k) without a cycle (k: 1, or as many independent clients as the ordinates' scatter shows). Bonferroni over
-    frequencies and both series, level MEMORY_ALPHA. Periods of 2 to T/3 rounds. The sums over rounds go over the known
-    ones, at their places: an unknown round adds nothing to any of them.
+    frequencies and both series, level MEMORY_ALPHA. Periods of more than 2, up to T/3 rounds. The sums over rounds go
+    over the known ones, at their places: an unknown round adds nothing to any of them.
     """
     total, known = log.num_rounds, log.known()
     if log.known_rounds < 2 * NEIGHBOURS:
@@ -253,8 +245,8 @@ def _peak(power: np.ndarray, total: int, independent: bool) -> Period:
     p[: CYCLES - 1] = 1
     p = np.minimum(p * len(p), 1)
     best = _fundamental(p, int(np.argmin(p)))
-    share = flat[max(best - 1, 0) : best + 2].sum() / flat.sum()
-    return Period(total / _refined(ratio, best), float(share), float(p.min()))
+    near, whole = float(flat[max(best - 1, 0) : best + 2].sum()), float(flat.sum())
+    return Period(total / _refined(ratio, best), near / whole if whole > 0 else 0.0, float(p.min()))
 
 
 def _background(flat: np.ndarray) -> np.ndarray:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 from rich.console import Group, RenderableType
 from rich.padding import Padding
@@ -21,7 +20,7 @@ from fedpbc.audit.numbers import (
     share,
     times,
 )
-from fedpbc.audit.rules import Findings
+from fedpbc.audit.types import Advice, Bias, Findings, Mixing, Participation, Stationarity
 
 LONGEST_ID = 24
 SHOWN = 3
@@ -29,22 +28,22 @@ SHOWN = 3
 
 def report(findings: Findings) -> RenderableType:
     """One page: what was read, the answers to the five questions, the advice."""
-    log = findings["log"]
-    m = "an unknown number of" if log["num_clients"] is None else f"{log['num_clients']:,}"
-    unknown = f" ({log['unknown_rounds']:,} of them unknown)" if log["unknown_rounds"] else ""
-    head = f"{_clean(log['source'])}: {count(log['num_rounds'], 'round')}{unknown}, {m} clients"
-    head += f", {log['num_active_pairs']:,} participations"
-    remarks = [*log["notes"], *(f"skipped: {count:,} {what}" for what, count in log["skipped"].items())]
+    log = findings.log
+    m = "an unknown number of" if log.num_clients is None else f"{log.num_clients:,}"
+    unknown = f" ({log.unknown_rounds:,} of them unknown)" if log.unknown_rounds else ""
+    head = f"{_clean(log.source)}: {count(log.num_rounds, 'round')}{unknown}, {m} clients"
+    head += f", {log.num_active_pairs:,} participations"
+    remarks = [*log.notes, *(f"skipped: {count:,} {what}" for what, count in log.skipped.items())]
     parts: list[RenderableType] = [Text(head, style="bold"), *(_line(f"note: {_clean(text)}") for text in remarks)]
     answers = {
         "How uneven is participation?": _uneven(findings),
-        "How biased is FedAvg on this log?": _biased(findings),
-        "Is it stationary, does it have memory?": _steady(findings["stationarity"]),
-        "What would FedPBC do here?": _fedpbc(findings["mixing"]),
+        "How biased is FedAvg on this log?": _biased(findings.bias),
+        "Is it stationary, does it have memory?": _steady(findings.stationarity),
+        "What would FedPBC do here?": _fedpbc(findings.mixing),
     }
     for place, (question, lines) in enumerate(answers.items(), start=1):
         parts += [Text(f"{place}. {question}", style="bold"), *map(_line, lines)]
-    return Group(*parts, Text("5. What should I use?", style="bold"), *_advice(findings["advice"]))
+    return Group(*parts, Text("5. What should I use?", style="bold"), *_advice(findings.advice))
 
 
 def _line(text: str) -> Padding:
@@ -56,7 +55,7 @@ def _clean(text: str) -> str:
     return "".join(c if c.isprintable() else "?" for c in text)
 
 
-def _ids(names: list[str]) -> str:
+def _ids(names: Sequence[str]) -> str:
     shown = [_short(name) for name in names[:SHOWN]]
     return ", ".join(shown) + (f" and {len(names) - SHOWN:,} more" if len(names) > SHOWN else "")
 
@@ -67,102 +66,95 @@ def _short(name: str) -> str:
 
 
 def _uneven(findings: Findings) -> Iterable[str]:
-    found, log = findings["participation"], findings["log"]
-    total = log["num_rounds"] - log["unknown_rounds"]
-    mean = f"{number(found['mean_active'])} clients a round on average"
-    yield f"{mean}; {count(found['empty_rounds'], 'round')} with none, {found['single_rounds']:,} with one."
-    if "rate" not in found:
+    found, log = findings.participation, findings.log
+    mean = f"{number(found.mean_active)} clients a round on average"
+    yield f"{mean}; {count(found.empty_rounds, 'round')} with none, {found.single_rounds:,} with one."
+    if not isinstance(found, Participation):
         yield "Who took part is not in the log: rates, weights and mixing cannot be had from it."
         return
-    rates, names = found["rate"], findings["clients"]
-    low, high = (pick(range(len(rates)), key=rates.__getitem__) for pick in (min, max))
-    spread = " to ".join(_rate(found, i, names[i]) for i in (low, high))
-    yield f"Rates: {spread}; Gini {found['gini']:z.2f}."
-    if found["intervals_widened"]:
+    names = findings.clients
+    spread = " to ".join(_rate(found, int(i), names[i]) for i in (found.rate.argmin(), found.rate.argmax()))
+    yield f"Rates: {spread}; Gini {found.gini:z.2f}."
+    if found.intervals_widened:
         yield "The intervals are widened for memory between rounds (effective sample size)."
-    longest = max(range(len(rates)), key=found["longest_absence"].__getitem__)
-    least = "at least " if log["unknown_rounds"] else ""
-    rounds = f"{least}{found['longest_absence'][longest]:,} of {total:,}{' known' if least else ''} rounds"
+    longest = int(found.longest_absence.argmax())
+    least = "at least " if log.unknown_rounds else ""
+    rounds = f"{least}{found.longest_absence[longest]:,} of {log.known_rounds:,}{' known' if least else ''} rounds"
     yield f"Longest absence: {rounds} ({_short(names[longest])})."
-    if found["never_seen"]:
-        yield f"Never seen: {len(found['never_seen']):,} clients ({_ids(found['never_seen'])})."
-    if len(found["components"]) > 1:
-        yield f"{len(found['components']):,} groups of clients never meet: no mixing method can join them."
+    if found.never_seen:
+        yield f"Never seen: {len(found.never_seen):,} clients ({_ids(found.never_seen)})."
+    if len(found.components) > 1:
+        yield f"{len(found.components):,} groups of clients never meet: no mixing method can join them."
 
 
-def _rate(found: dict[str, Any], i: int, name: str) -> str:
-    rate, low, high = (share(found[key][i]) for key in ("rate", "rate_low", "rate_high"))
+def _rate(found: Participation, i: int, name: str) -> str:
+    rate, low, high = (share(float(each[i])) for each in (found.rate, found.rate_low, found.rate_high))
     return f"{rate} [{low}, {high}] ({_short(name)})"
 
 
-def _biased(findings: Findings) -> Iterable[str]:
-    found = findings["bias"]
+def _biased(found: Bias | None) -> Iterable[str]:
     if found is None:
         yield "Not known: weights need client ids."
         return
     yield (
-        f"{found['total_variation']:.1%} of its weight is on other clients than equal weights would put it "
-        f"(from the rates alone: {found['total_variation_theoretical']:.1%}; by chance up to "
-        f"{found['total_variation_by_chance']:.1%})."
+        f"{found.total_variation:.1%} of its weight is on other clients than equal weights would put it "
+        f"(from the rates alone: {found.total_variation_theoretical:.1%}; by chance up to "
+        f"{found.total_variation_by_chance:.1%})."
     )
-    for title, entries in (("Counts too much", found["most_over"]), ("Counts too little", found["most_under"])):
+    for title, entries in (("Counts too much", found.most_over), ("Counts too little", found.most_under)):
         if entries:
-            yield f"{title}: " + ", ".join(f"{_short(e['client'])} {times(e['ratio'])}" for e in entries[:SHOWN]) + "."
-    groups = found["by_group"] or []
+            yield f"{title}: " + ", ".join(f"{_short(e.client)} {times(e.ratio)}" for e in entries[:SHOWN]) + "."
+    groups = found.by_group
     if groups:
-        ends = groups if len(groups) <= 2 else [groups[0], groups[-1]]
+        ends = groups if len(groups) <= 2 else (groups[0], groups[-1])
         text = ", ".join(
-            f"{_short(g['group'])} {percent(g['weight'])} for {percent(g['share_of_clients'])} of clients" for g in ends
+            f"{_short(g.group)} {percent(g.weight)} for {percent(g.share_of_clients)} of clients" for g in ends
         )
         yield f"By group: {text}."
 
 
-def _steady(found: dict[str, Any]) -> Iterable[str]:
-    drift, memory, period = found["drift"], found["autocorrelation"], found["period"]
-    if drift["p_value"] is None:
+def _steady(found: Stationarity) -> Iterable[str]:
+    drift, memory, period = found.drift, found.autocorrelation, found.period
+    if drift.p_value is None:
         yield "Drift: too few rounds to test."
-    elif drift["p_value"] >= drift["alpha"]:
-        yield f"No drift found (p {p_value(drift['p_value'])})."
+    elif not drift.found:
+        yield f"No drift found (p {p_value(drift.p_value)})."
     else:
-        who = (
-            f"{len(drift['drifting']):,} clients ({_ids(drift['drifting'])})"
-            if drift["drifting"]
-            else "how many take part"
-        )
-        yield f"Drifts (p {p_value(drift['p_value'])}): {who}."
-    if memory is not None and memory["median"] is not None:
-        verdict = "memory" if memory["significant"] else "no memory found"
-        yield f"Correlation with the round before: median {memory['median']:z.2f} over clients: {verdict}."
-    if period["rounds"] is None:
+        clients = f"{len(drift.drifting):,} clients ({_ids(drift.drifting)})"
+        yield f"Drifts (p {p_value(drift.p_value)}): {clients if drift.drifting else 'how many take part'}."
+    if memory is not None and memory.median is not None:
+        verdict = "memory" if memory.significant else "no memory found"
+        yield f"Correlation with the round before: median {memory.median:z.2f} over clients: {verdict}."
+    if period.rounds is None:
         yield "No period found."
     else:
-        yield f"Period: every {cycle_of(period['rounds'])} (p {p_value(period['p_value'])})."
+        yield f"Period: every {cycle_of(period.rounds)} (p {p_value(period.p_value)})."
 
 
-def _fedpbc(found: dict[str, Any] | None) -> Iterable[str]:
-    if found is None or found["clients_seen"] < 2:
+def _fedpbc(found: Mixing | None) -> Iterable[str]:
+    if found is None or found.clients_seen < 2:
         yield "Not known: mixing needs client ids and at least two clients seen."
         return
-    squared, half = found["squared_distance_left_per_round"], found["distance_half_life_rounds"]
-    cooldown = found["distance_cooldown_rounds_1e3"]
-    if found["squared_distance_left_for_good"]:
+    squared, once = found.squared_distance_left_per_round, found.distance_left_per_round
+    half, cooldown = found.distance_half_life_rounds, found.distance_cooldown_rounds_1e3
+    if found.squared_distance_left_for_good:
         yield (
-            f"The clients' models never agree: {percent(found['squared_distance_left_for_good'])} of the squared "
+            f"The clients' models never agree: {percent(found.squared_distance_left_for_good)} of the squared "
             "distance between them stays forever."
         )
-    elif half is None:
+    elif squared is None or once is None or half is None or cooldown is None:
         yield "No two clients were averaged in the rounds that were looked at: how fast models agree is not known."
     else:
         yield (
             f"On average a round leaves {left(squared)} of the squared distance between models, "
-            f"{left(found['distance_left_per_round'])} of the distance: the distance is halved in {in_rounds(half)}, "
+            f"{left(once)} of the distance: the distance is halved in {in_rounds(half)}, "
             f"and a thousandth of it is left after {in_whole_rounds(cooldown)} of cool-down"
-            + (" (more than the log has in a row: extrapolated)." if found["extrapolated"] else ".")
+            + (" (more than the log has in a row: extrapolated)." if found.extrapolated else ".")
         )
-    yield (f"Local work: {number(found['local_work_ratio'])} times FedAvg's, for every client computes in every round.")
+    yield (f"Local work: {number(found.local_work_ratio)} times FedAvg's, for every client computes in every round.")
 
 
-def _advice(entries: list[dict[str, str]]) -> Iterable[RenderableType]:
+def _advice(entries: Sequence[Advice]) -> Iterable[RenderableType]:
     for entry in entries:
-        yield Padding(Text(f"* {entry['advice']}", style="green"), (0, 0, 0, 3), expand=False)
-        yield Padding(Text(f"{entry['reason']} Evidence: {entry['evidence']}."), (0, 0, 0, 5), expand=False)
+        yield Padding(Text(f"* {entry.advice}", style="green"), (0, 0, 0, 3), expand=False)
+        yield Padding(Text(f"{entry.reason} Evidence: {entry.evidence}."), (0, 0, 0, 5), expand=False)

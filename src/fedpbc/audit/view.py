@@ -1,62 +1,51 @@
-"""Findings as the page needs them: arrays per client, None where something is missing."""
+"""The findings of a log that names its clients, as the page looks at them."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from fedpbc.audit.log import ParticipationLog
+from fedpbc.audit.types import Bias, Findings, Floats, Mixing, Participation, Stationarity
+from fedpbc.io.participation.log import ParticipationLog
 
 
-def value_at(findings: dict[str, Any], *keys: str) -> Any:
-    """What is under these keys, None when any of them is missing or null."""
-    value: Any = findings
-    for key in keys:
-        value = value.get(key) if isinstance(value, dict) else None
-    return value
-
-
+@dataclass(frozen=True, eq=False)
 class View:
-    """Findings as arrays; what is missing is None."""
+    """A log and its findings, each of them there."""
 
-    def __init__(self, findings: dict[str, Any], log: ParticipationLog) -> None:
-        self.findings, self.log = findings, log
-        self.m = len(log.clients)
-        rate = self.array("participation", "rate")
-        self.counted = np.bincount(log.members, minlength=self.m) / max(log.known_rounds, 1)
-        self.rate = self.counted if rate is None else rate
-        low, high = self.array("participation", "rate_low"), self.array("participation", "rate_high")
-        self.low, self.high = (low, high) if low is not None and high is not None else (self.rate, self.rate)
-        self.intervals = low is not None and high is not None
-        self.weight = self.array("bias", "realised_weight")
-        self.theory = self.array("bias", "theoretical_weight")
-        self.absence = self.array("participation", "longest_absence")
-        self.number = {client: i for i, client in enumerate(log.clients)}
+    log: ParticipationLog
+    participation: Participation
+    bias: Bias
+    stationarity: Stationarity
+    mixing: Mixing
 
-    def at(self, *keys: str) -> Any:
-        """What is under these keys of the findings, or None."""
-        return value_at(self.findings, *keys)
-
-    def array(self, *keys: str) -> np.ndarray | None:
-        """A list of one number per client; None when it is missing, of another length or has nulls."""
-        values = self.at(*keys)
-        if values is None or len(values) != self.m or any(value is None for value in values):
+    @classmethod
+    def of(cls, findings: Findings, log: ParticipationLog) -> View | None:
+        """None for a log of counts only."""
+        found, bias, mixing = findings.participation, findings.bias, findings.mixing
+        if not isinstance(found, Participation) or bias is None or mixing is None:
             return None
-        return np.asarray(values, float)
+        return cls(log, found, bias, findings.stationarity, mixing)
 
     @property
-    def outside(self) -> float | None:
+    def m(self) -> int:
+        """How many clients there are."""
+        return len(self.log.clients)
+
+    @property
+    def rate(self) -> Floats:
+        """Share of the known rounds with the client, [m]."""
+        return self.participation.rate
+
+    @property
+    def outside(self) -> float:
         """Share of clients whose interval leaves out the mean rate."""
-        if not self.intervals:
-            return None
         mean = float(self.rate.mean())
-        return float(np.mean((self.low > mean) | (self.high < mean)))
+        return float(np.mean((self.participation.rate_low > mean) | (self.participation.rate_high < mean)))
 
     @property
     def by_chance(self) -> bool:
         """Whether no more clients than expected by chance are off the mean rate."""
-        alpha = 1 - (self.at("participation", "confidence") or 0.95)
-        outside = self.outside
-        return outside is not None and outside <= alpha + 2 * (alpha / self.m) ** 0.5
+        alpha = 1 - self.participation.confidence
+        return self.outside <= alpha + 2 * (alpha / self.m) ** 0.5

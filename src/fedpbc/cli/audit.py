@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
@@ -13,6 +13,9 @@ from rich.progress import Progress
 
 from fedpbc.cli.common import console
 from fedpbc.errors import ConfigError
+
+if TYPE_CHECKING:
+    from fedpbc.audit import Findings, ParticipationLog
 
 
 @click.command()
@@ -62,7 +65,7 @@ def _require_own(out: Path) -> None:
         raise ConfigError(f"--out {out}: holds {other[0]}; must be new, empty, or hold only an earlier audit")
 
 
-def _audit_page(findings: dict[str, Any], log: Any) -> tuple[str | None, str]:
+def _audit_page(findings: Findings, log: ParticipationLog) -> tuple[str | None, str]:
     """The HTML page, or None and the package that is missing for its pictures."""
     try:
         from fedpbc.audit.page import render
@@ -74,12 +77,12 @@ def _audit_page(findings: dict[str, Any], log: Any) -> tuple[str | None, str]:
         return None, "matplotlib"
 
 
-def _write_audit(out: Path, findings: dict[str, Any], html: str | None) -> None:
+def _write_audit(out: Path, findings: Findings, html: str | None) -> None:
     import json
 
-    from fedpbc.io.files import write_text
+    from fedpbc.io.whole import write_text
 
-    text = json.dumps(findings, indent=1, allow_nan=False, ensure_ascii=False)
+    text = json.dumps(findings.to_dict(), indent=1, allow_nan=False, ensure_ascii=False)
     out.mkdir(parents=True, exist_ok=True)
     write_text(out / "audit.json", text + "\n")
     if html is None:

@@ -80,7 +80,7 @@ def _given(text: str, is_log: bool | None, clients: int | None) -> Given:
     if is_log if is_log is not None else _looks_like_log(path):
         return _from_log(path, clients)
     _refuse_clients(clients, str(path))
-    from fedpbc.io.files import read_matrix
+    from fedpbc.io.arrays import read_matrix
 
     try:
         values = read_matrix("P", path)
@@ -270,7 +270,7 @@ def _write(out: Path, found: dict[str, Any]) -> None:
     import csv
     import io
 
-    from fedpbc.io.files import write_text
+    from fedpbc.io.whole import write_text
 
     if out.suffix != ".csv":
         raise ConfigError(f"--out {out}: must end in .csv")

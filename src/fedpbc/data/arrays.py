@@ -13,7 +13,7 @@ from fedpbc.core.schema import Component, Context, Kind, Range, bind_component, 
 from fedpbc.data.named import Tree, array_of, checked, collect, leaves, mapped, tree_of
 from fedpbc.data.partition import PARTITIONS, PartitionOption
 from fedpbc.errors import BadOption, ConfigError, FedpbcError
-from fedpbc.io.files import read_arrays, write_arrays
+from fedpbc.io.whole import read_arrays, write_arrays
 
 
 @dataclass(frozen=True)

@@ -18,11 +18,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedpbc.algorithms import ALGORITHMS
+from fedpbc.core.memory import require_memory
 from fedpbc.core.outside import import_file
 from fedpbc.core.registry import SETTINGS
 from fedpbc.core.schema import Component, Context, Kind, bind, bind_component, check, find, is_scalar, options_of
 from fedpbc.core.types import Problem
-from fedpbc.errors import ConfigError, require_memory, shorten, unknown_key
+from fedpbc.errors import ConfigError, shorten, unknown_key
 from fedpbc.experiment.keys import TABLES, figure, settings, state_loss
 from fedpbc.links import LINKS
 from fedpbc.problems import PROBLEMS

@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from fedpbc.core.memory import require_memory
 from fedpbc.core.schema import Context, Positive, component
 from fedpbc.core.types import LinkProcess
-from fedpbc.errors import BadOption, require_memory, shorten
+from fedpbc.errors import BadOption, shorten
 from fedpbc.io.plainpickle import PickleError, load
 from fedpbc.links.trace import replay
 

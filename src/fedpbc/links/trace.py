@@ -3,30 +3,39 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
-from fedpbc.core.schema import Context, component
+from fedpbc.core.schema import Context, Positive, component
 from fedpbc.core.types import Array, Link, LinkProcess
 from fedpbc.errors import BadOption
-from fedpbc.io.files import read_trace
+from fedpbc.io.participation import Reading, read_trace
 
 
 @component
-def trace(context: Context, *, path: Path) -> LinkProcess:
-    """A recorded A^t from a file: .csv with columns round,client,active, or a dense .npy (rounds, clients).
+def trace(
+    context: Context,
+    *,
+    path: Path,
+    active_column: str | None = None,
+    round_seconds: Positive | None = None,
+    missing_rounds: Literal["empty"] | None = None,
+    drop_duplicates: bool = False,
+) -> LinkProcess:
+    """A recorded A^t from a file: any log that ``fedpbc audit`` reads and that names the clients (docs/audit.md).
 
-    A client's probability is its share of active rounds, over the rounds of the run.
+    The options are the audit's. Rounds and clients must be contiguous and complete. A client's probability is its
+    share of active rounds, over the rounds of the run. Raises BadOption.
     """
-    active = read_trace("path", path)
+    m, needed = context.problem.num_clients, context.num_rounds
+    active = read_trace("path", path, Reading(active_column, round_seconds, missing_rounds, drop_duplicates), m)
     num_rounds, num_clients = active.shape
-    m = context.problem.num_clients
     if num_clients != m:
         raise BadOption("path", path, f"has {num_clients} clients, the problem has {m}")
-    if num_rounds < context.num_rounds:
-        raise BadOption("path", path, f"has {num_rounds} rounds, the run needs {context.num_rounds}")
-    return replay(active[: context.num_rounds], context.dtype)
+    if num_rounds < needed:
+        raise BadOption("path", path, f"has {num_rounds} rounds, the run needs {needed}")
+    return replay(active[:needed], context.dtype)
 
 
 def replay(active: np.ndarray, dtype: Any) -> LinkProcess:

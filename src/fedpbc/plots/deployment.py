@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from fedpbc.errors import ConfigError
-from fedpbc.io.files import Journal
+from fedpbc.io.journal import Journal
 from fedpbc.plots.palette import COLORS
 from fedpbc.plots.style import own_style
 

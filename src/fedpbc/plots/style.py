@@ -12,7 +12,7 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
-from fedpbc.io.files import replacing
+from fedpbc.io.whole import replacing
 
 
 class Picture(Figure):

@@ -10,10 +10,11 @@ import jax
 import numpy as np
 
 from fedpbc.core.flat import Flat
+from fedpbc.core.memory import require_memory
 from fedpbc.core.schema import Context, bind, component
 from fedpbc.core.types import Measure, Problem
 from fedpbc.data.arrays import DataOption, Dataset
-from fedpbc.errors import ConfigError, FedpbcError, first_line, require_memory, shorten, unknown_key
+from fedpbc.errors import ConfigError, FedpbcError, first_line, shorten, unknown_key
 from fedpbc.models.model import Functions, Model
 from fedpbc.problems.objective import LOSS, Objective, PerSample, check_function, problem_of
 from fedpbc.problems.samples import block_of, in_order

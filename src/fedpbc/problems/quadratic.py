@@ -8,10 +8,11 @@ from typing import Annotated, Any
 import jax.numpy as jnp
 import numpy as np
 
+from fedpbc.core.memory import require_memory
 from fedpbc.core.schema import Context, PositiveInt, Range, component
 from fedpbc.core.types import Array, Measure, Problem
-from fedpbc.errors import BadOption, require_memory
-from fedpbc.io.files import read_matrix
+from fedpbc.errors import BadOption
+from fedpbc.io.arrays import read_matrix
 
 
 @component

@@ -7,9 +7,9 @@ from typing import Any, Literal
 import numpy as np
 
 from fedpbc.core.flat import Flat
+from fedpbc.core.memory import require_memory
 from fedpbc.core.schema import Context, NonNegative, NonNegativeInt, PositiveInt, component
 from fedpbc.core.types import Problem
-from fedpbc.errors import require_memory
 from fedpbc.models.dense import Logistic, Mlp
 from fedpbc.models.model import Model
 from fedpbc.problems.classification import ACCURACY, accuracy_of, cross_entropy_of, label_counts

@@ -30,7 +30,8 @@ from fedpbc.core.types import Measure
 from fedpbc.data.arrays import Arrays
 from fedpbc.errors import ConfigError, FedpbcError, shorten
 from fedpbc.experiment.grid import Cell, CellKey, Experiment
-from fedpbc.io.files import Lock, damaged, read_arrays, replacing, write_arrays, write_text
+from fedpbc.io.lock import Lock
+from fedpbc.io.whole import damaged, read_arrays, replacing, write_arrays, write_text
 from fedpbc.runs.run import COUNTS, GROUP, KEYS, CellResult, Models, Run, final_values, metric_names, summarise
 from fedpbc.runs.structure import rebuilt
 

@@ -14,7 +14,7 @@ from fedpbc.core.engine import draw_links, has_downlink
 from fedpbc.core.schema import Component
 from fedpbc.errors import ConfigError, FedpbcError, shorten
 from fedpbc.experiment.grid import Experiment
-from fedpbc.io.files import replacing
+from fedpbc.io.whole import replacing
 
 BLOCK_CELLS = 1 << 20
 """Pairs of round and client that are in memory at once."""

@@ -11,7 +11,7 @@ import numpy as np
 
 from fedpbc.core.measures import measure_of
 from fedpbc.core.types import Measure
-from fedpbc.io.files import read_arrays
+from fedpbc.io.whole import read_arrays
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -18,11 +18,12 @@ import numpy as np
 
 from fedpbc import __version__
 from fedpbc.core.engine import Inputs, Plan, Programs, Simulation, StateLoss
+from fedpbc.core.memory import require_memory
 from fedpbc.core.schema import Context
 from fedpbc.core.types import Measure, Problem
-from fedpbc.errors import ConfigError, require_memory, shorten, suggest
+from fedpbc.errors import ConfigError, shorten, suggest
 from fedpbc.experiment.grid import Cell, CellKey, Experiment
-from fedpbc.io.files import damaged, read_arrays, write_arrays
+from fedpbc.io.whole import damaged, read_arrays, write_arrays
 from fedpbc.runs.callbacks import Callback
 from fedpbc.runs.directory import RunDirectory, draw_figure, pack, read_run, unpack
 from fedpbc.runs.run import CellResult, Run

@@ -11,7 +11,7 @@ from flwr.clientapp.typing import ClientAppCallable, Mod
 from fedpbc.errors import ConfigError, shorten
 from fedpbc.flower.client.mod import client_id
 from fedpbc.flower.wire.protocol import IDENTIFY, SERVER_ROUND, Order
-from fedpbc.io.files import read_trace
+from fedpbc.io.participation import read_trace
 
 DROPPED = 100
 """Error code of a reply that stands for silence. Flower's own codes are below 10."""

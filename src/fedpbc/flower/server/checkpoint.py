@@ -15,7 +15,9 @@ import numpy as np
 
 from fedpbc.errors import ConfigError, FedpbcError, shorten
 from fedpbc.flower.wire.arrays import Model
-from fedpbc.io.files import Journal, Lock, read_arrays, write_arrays, write_text
+from fedpbc.io.journal import Journal
+from fedpbc.io.lock import Lock
+from fedpbc.io.whole import read_arrays, write_arrays, write_text
 
 log = logging.getLogger("flwr")
 

@@ -11,9 +11,10 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 
+from fedpbc.core.memory import require_memory
 from fedpbc.core.schema import Component, Context, Fraction, Kind, PositiveInt, Range, component
-from fedpbc.errors import BadOption, require_memory
-from fedpbc.io.files import read_vector
+from fedpbc.errors import BadOption
+from fedpbc.io.arrays import read_vector
 
 
 @component

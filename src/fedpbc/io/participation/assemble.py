@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from fedpbc.audit.log import Names, ParticipationLog, Reading, Rows, ordered
-from fedpbc.audit.outcome import Columns
-from fedpbc.errors import ConfigError, shorten
+from fedpbc.errors import shorten
+from fedpbc.io.participation.log import ParticipationLog, ordered
+from fedpbc.io.participation.reading import BadLog, BadReading, Reading, Rows, Table
 
 MOST_ROUNDS = 10_000_000
 """More rounds than this are taken for a mistake (a time stamp in the column ``round``)."""
@@ -23,42 +21,15 @@ UNITS = ((10**17, "nanoseconds", 10**9), (10**14, "microseconds", 10**6), (10**1
 """Times from so large a number on are in this unit (seconds reach 10^11 in the year 5138)."""
 
 
-@dataclass
-class Table:
-    """What a reader hands over: pieces of rows, and what it knows about them."""
-
-    pieces: Iterator[Rows]
-    names: Names
-    reading: Reading
-    columns: Columns
-    listed_rounds: list[int] = field(default_factory=list)
-    """Rounds that exist although they may have no row."""
-    lists_inactive: bool = False
-    """There is a row for every pair of round and client, active or not."""
-    blank_lines: list[int] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    first_line: int | None = None
-    """Line of the first row; None when rows are no lines."""
-
-    def where(self, row: int) -> str:
-        """``line 7`` of a row, counted with the blank lines before it."""
-        if self.first_line is None:
-            return f"row {row}"
-        line = row + self.first_line
-        for blank in self.blank_lines:
-            line += blank <= line
-        return f"line {line}"
-
-
 def assemble(path: Path, kind: str, table: Table) -> ParticipationLog:
     """Sort and check the rows of a file: O(n log n), a few arrays of n.
 
-    Raises ConfigError on no rows, columns that may say who took part and are not used, numbers that look like times,
-    duplicates and missing rounds that were not allowed, one client, nobody active.
+    Raises BadLog on no rows, columns that may say who took part and are not used, numbers that look like times,
+    duplicates, missing rounds and missing pairs that were not allowed.
     """
     pieces = list(table.pieces)
     if not pieces and not table.listed_rounds:
-        raise ConfigError(f"{path}: holds no rows")
+        raise BadLog(path, "holds no rows")
     rounds, codes, active = _join(pieces)
     del pieces
     table.notes.extend(table.columns.notes())
@@ -69,7 +40,9 @@ def assemble(path: Path, kind: str, table: Table) -> ParticipationLog:
     table.columns.check(path, len(keys) == len(span.there) * m and bool(active.all()))
     keys, active, dropped = _duplicates(path, keys, active, table, clients, m, span.first)
     unknown = _gaps(path, span, table)
-    _note_absent_pairs(table, len(keys), (span.total - len(unknown)) * m)
+    absent = (span.total - len(unknown)) * m - len(keys)
+    if table.lists_inactive and absent > 0:
+        _absent_pairs(path, absent, keys, span, clients, table)
     keys = np.sort(keys[active])
     members = np.remainder(keys, m).astype(np.int32)
     keys //= m
@@ -77,7 +50,7 @@ def assemble(path: Path, kind: str, table: Table) -> ParticipationLog:
     return ParticipationLog(
         clients, span.total, span.first, keys.astype(np.int32), members,
         skipped=skipped, source=path.name, format=kind, notes=tuple(table.notes), unknown=unknown,
-        dropped_duplicates=dropped,
+        dropped_duplicates=dropped, pairs_only=not table.lists_inactive,
     )  # fmt: skip
 
 
@@ -107,12 +80,13 @@ def _number_rounds(path: Path, rounds: np.ndarray, table: Table) -> Span:
     there = np.unique(np.concatenate([_unique(rounds), listed]))
     first, total = int(there[0]), int(there[-1] - there[0]) + 1
     if seconds is None and (first >= NO_ROUND or (len(there) > 2 and len(there) <= SPARSE * total)):
-        raise ConfigError(f"{path}: {_are_these_times(there, total)}")
+        raise BadLog(path, _are_these_times(there, total, table.reading))
     if total > MOST_ROUNDS:
-        raise ConfigError(
-            f"{path}: rounds go from {first} to {first + total - 1}: at most {MOST_ROUNDS:,} rounds are allowed; "
+        raise BadLog(
+            path,
+            f"rounds go from {first} to {first + total - 1}: at most {MOST_ROUNDS:,} rounds are allowed; "
             "number the rounds 0, 1, 2, ..."
-            + (" (are these time stamps? --round-seconds N)" if seconds is None else "")
+            + (f" (are these time stamps? {table.reading.spell('round_seconds', 'N')})" if seconds is None else ""),
         )
     return Span(rounds, first, total, there)
 
@@ -129,7 +103,7 @@ def _unit(largest: int) -> tuple[str, int]:
     return next(((name, each) for least, name, each in UNITS if largest >= least), ("seconds", 1))
 
 
-def _are_these_times(there: np.ndarray, total: int) -> str:
+def _are_these_times(there: np.ndarray, total: int, reading: Reading) -> str:
     """Numbers too large, or with too many gaps, for rounds: ask, with the length of a round that is likely."""
     gaps = np.diff(there)
     unit, each = _unit(int(there[-1]))
@@ -141,8 +115,9 @@ def _are_these_times(there: np.ndarray, total: int) -> str:
         found += f", all a multiple of {step:,} apart" if shared else f", half of them {likely:,} apart or less"
     length = f"{likely / each:.12g}" if len(gaps) and likely > 1 else "N"
     return (
-        f"{found}: are these times in {unit}? --round-seconds {length} makes rounds of that length of "
-        "them, another length others" + ("; --round-seconds 1 takes the numbers as they are" if each == 1 else "")
+        f"{found}: are these times in {unit}? {reading.spell('round_seconds', length)} makes rounds of that length of "
+        "them, another length others"
+        + (f"; {reading.spell('round_seconds', '1')} takes the numbers as they are" if each == 1 else "")
     )
 
 
@@ -154,9 +129,8 @@ def _rounds_of_times(
     unit, each = _unit(max(ends))
     step = round(seconds * each)
     if step < 1 or abs(seconds * each - step) > 1e-6 * step:
-        raise ConfigError(
-            f"--round-seconds {seconds:g}: must be a whole number of {unit}, for {path} holds times in {unit}"
-        )
+        problem = f"must be a whole number of {unit}, for {path} holds times in {unit}"
+        raise BadReading(table.reading, "round_seconds", f"{seconds:g}", problem)
     first = min(ends) // step
     table.notes.append(f"a round is floor(time in {unit} / {step:,}), counted from the first, which is 0")
     return times // step - first, listed // step - first
@@ -173,10 +147,11 @@ def _duplicates(
     if not table.reading.drop_duplicates:
         key = in_order[twice[0]]
         rows = np.flatnonzero(keys == key)
-        raise ConfigError(
-            f"{path}: {table.where(int(rows[1]))}: round {key // m + first}, client {shorten(clients[key % m])} stands "
+        raise BadLog(
+            path,
+            f"{table.where(int(rows[1]))}: round {key // m + first}, client {shorten(clients[key % m])} stands "
             f"there twice, first in {table.where(int(rows[0]))}; {len(twice):,} duplicates in all, none is allowed "
-            "(--drop-duplicates counts every pair once)"
+            f"({table.reading.spell('drop_duplicates')} counts every pair once)",
         )
     kept, inverse = np.unique(keys, return_inverse=True)
     yes = np.bincount(inverse, active, minlength=len(kept))
@@ -197,7 +172,8 @@ def _gaps(path: Path, span: Span, table: Table) -> np.ndarray:
         return np.empty(0, np.int32)
     meaning = table.reading.missing_rounds
     if meaning is None:
-        raise ConfigError(f"{path}: {refusal(missing + span.first, span.total)}{_spacing(span)}")
+        spacing = _spacing(span, table.reading)
+        raise BadLog(path, refusal(missing + span.first, span.total, table.reading) + spacing)
     table.notes.append(meaning_of_missing(len(missing), meaning))
     return missing.astype(np.int32) if meaning == "unknown" else np.empty(0, np.int32)
 
@@ -209,13 +185,12 @@ def missing_rounds(there: np.ndarray, total: int) -> np.ndarray:
     return np.flatnonzero(~present)
 
 
-def refusal(missing: np.ndarray, total: int) -> str:
+def refusal(missing: np.ndarray, total: int, reading: Reading) -> str:
     """Why missing rounds are refused, which they are, and what to do."""
     which = f"round {missing[0]} is" if len(missing) == 1 else f"rounds {named(missing)} are"
-    return (
-        f"{which} missing ({len(missing):,} of {total:,}): --missing-rounds empty if no client took part in them, "
-        "--missing-rounds unknown if they were not logged"
-    )
+    empty, unknown = (reading.spell("missing_rounds", meaning) for meaning in ("empty", "unknown"))
+    text = f"{which} missing ({len(missing):,} of {total:,}): {empty} if no client took part in them"
+    return text if reading.complete else f"{text}, {unknown} if they were not logged"
 
 
 def meaning_of_missing(number: int, meaning: str) -> str:
@@ -225,9 +200,10 @@ def meaning_of_missing(number: int, meaning: str) -> str:
     return text + (" as unknown, in no statistic" if meaning == "unknown" else " as empty, without an active client")
 
 
-def _spacing(span: Span) -> str:
+def _spacing(span: Span, reading: Reading) -> str:
     step = int(np.gcd.reduce(np.diff(span.there)))
-    return f"; all are a multiple of {step} apart: --round-seconds {step} numbers them 0, 1, 2, ..." if step > 1 else ""
+    option = reading.spell("round_seconds", str(step))
+    return f"; all are a multiple of {step} apart: {option} numbers them 0, 1, 2, ..." if step > 1 else ""
 
 
 def named(rounds: np.ndarray) -> str:
@@ -245,11 +221,16 @@ def named(rounds: np.ndarray) -> str:
     return text + (f" and {more:,} more" if more else "")
 
 
-def _note_absent_pairs(table: Table, rows: int, pairs: int) -> None:
-    missing = pairs - rows
-    if table.lists_inactive and missing > 0:
-        is_one = missing == 1
-        table.notes.append(
-            f"{missing:,} pair{'' if is_one else 's'} of round and client "
-            + ("has no row; it counts as not active" if is_one else "have no row; they count as not active")
-        )
+def _absent_pairs(path: Path, absent: int, keys: np.ndarray, span: Span, clients: list[str], table: Table) -> None:
+    """Pairs without a row, in a file that lists those who did not take part too: refuse the first, or note them."""
+    m = len(clients)
+    if table.reading.complete and len(keys) < len(span.there) * m:
+        rounds, members = np.divmod(np.sort(keys), m)
+        place = np.searchsorted(span.there - span.first, rounds) * m + members
+        gap = int(np.argmax(np.append(place, -1) != np.arange(len(keys) + 1)))
+        raise BadLog(path, f"round {span.there[gap // m]} has no row for client {clients[gap % m]}")
+    is_one = absent == 1
+    table.notes.append(
+        f"{absent:,} pair{'' if is_one else 's'} of round and client "
+        + ("has no row; it counts as not active" if is_one else "have no row; they count as not active")
+    )

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
 
 import numpy as np
 
 from fedpbc.errors import ConfigError, shorten
-
-Progress = Callable[[int, int], None]
-"""``progress(done, total)`` in bytes (or rows), called now and then while a file is read."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,6 +45,8 @@ class ParticipationLog:
     """int32[u], ascending: rounds (0..T-1) of which nothing is known; they enter no statistic."""
     dropped_duplicates: int = 0
     """Rows that said again what another row says, and were dropped because that was allowed."""
+    pairs_only: bool = False
+    """The file lists those who took part and nobody else: a client that never did is not in it."""
 
     @property
     def num_clients(self) -> int | None:
@@ -114,51 +112,6 @@ class ParticipationLog:
         return log
 
 
-@dataclass(frozen=True)
-class Reading:
-    """How a file is to be read, where it does not say."""
-
-    active_column: str | None = None
-    """``NAME``: this column says who took part; ``NAME=VALUE,VALUE``: rows with one of these values took part;
-    ``none``: every row did."""
-    round_seconds: float | None = None
-    """``round`` holds times: a round is so long."""
-    missing_rounds: str | None = None
-    """``empty`` or ``unknown``: what rounds that are not there are; None refuses them."""
-    drop_duplicates: bool = False
-    """A pair of round and client may stand there more than once; it counts once."""
-
-    def check(self) -> None:
-        """Raise ConfigError on values that are not allowed."""
-        if self.missing_rounds not in (None, "empty", "unknown"):
-            raise ConfigError(f"--missing-rounds {shorten(self.missing_rounds)}: must be empty or unknown")
-        if self.round_seconds is not None and not 0 < self.round_seconds < 1e9:
-            raise ConfigError(f"--round-seconds {shorten(self.round_seconds)}: must be a number > 0, below 10^9")
-
-
-class Rows(NamedTuple):
-    """A piece of a file, in its order."""
-
-    rounds: np.ndarray
-    """int64[k]."""
-    codes: np.ndarray
-    """int32[k]: the client's number in the order of first appearance."""
-    active: np.ndarray
-    """bool[k]."""
-
-
-class Names:
-    """Client ids in the order of first appearance, numbered."""
-
-    def __init__(self) -> None:
-        self.codes: dict[str, int] = {}
-
-    def encode(self, names: Sequence[str]) -> np.ndarray:
-        """Numbers of ``names``, int32[k]; new ones get the next number."""
-        codes = self.codes
-        return np.array([codes.setdefault(name, len(codes)) for name in names], np.int32)
-
-
 def require_clients(log: ParticipationLog) -> None:
     """Raise ConfigError when there is nothing to compare: nobody active, or a single client."""
     where = log.source
@@ -170,13 +123,14 @@ def require_clients(log: ParticipationLog) -> None:
 
 def ordered(codes: dict[str, int]) -> tuple[list[str], np.ndarray]:
     """Client ids in numeric order if all are integers, else alphabetic; and the rank of every code [m]."""
-    names = sorted(codes, key=int) if all(map(_is_integer, codes)) else sorted(codes)
+    names = sorted(codes, key=int) if all(map(is_integer, codes)) else sorted(codes)
     rank = np.empty(len(names), np.int64)
     rank[[codes[name] for name in names]] = np.arange(len(names))
     return names, rank
 
 
-def _is_integer(name: str) -> bool:
+def is_integer(name: str) -> bool:
+    """Whether a client id is the decimal writing of an integer from 0 to 10^18 - 1."""
     return name.isascii() and name.isdigit() and len(name) < 19 and (name == "0" or name[0] != "0")
 
 
@@ -210,7 +164,7 @@ def with_clients(log: ParticipationLog, total: int | None, known: Sequence[str])
 
 
 def _names_for(names: dict[str, None], total: int) -> list[str]:
-    if names and all(map(_is_integer, names)):
+    if names and all(map(is_integer, names)):
         numbers = {int(name) for name in names}
         for start in (0, 1):
             if min(numbers) >= start and max(numbers) < total + start:

@@ -14,20 +14,17 @@ from pathlib import Path
 
 import numpy as np
 
-from fedpbc.audit.assemble import Table
-from fedpbc.audit.log import Names, Progress, Reading, Rows
-from fedpbc.audit.outcome import Columns
-from fedpbc.errors import ConfigError, shorten, suggest
+from fedpbc.errors import shorten, suggest
+from fedpbc.io.participation.columns import LONGEST_WATCHED, Columns
+from fedpbc.io.participation.reading import BadLog, Format, Names, Progress, Reading, Rows, Table, decode
 
 NEWLINE = b"\n"
 BLOCK = 1 << 22
 LONGEST_CELL = 256
-LONGEST_WATCHED = 64
-"""Bytes of a cell of an unused column that are looked at."""
 
 
 def read_csv(path: Path, reading: Reading, progress: Progress | None = None) -> Table:
-    """The rows of a CSV file. Raises ConfigError, naming file and line, on anything that is not as documented."""
+    """The rows of a CSV file. Raises BadLog, naming file and line, on anything that is not as documented."""
     names = _read_header(path)
     columns = Columns(path, names, reading)
     _no_doubles(path, names, columns)
@@ -41,36 +38,23 @@ def read_csv(path: Path, reading: Reading, progress: Progress | None = None) -> 
 def _no_doubles(path: Path, names: list[str], columns: Columns) -> None:
     twice = [name for name in ("round", "client", columns.active) if name is not None and names.count(name) > 1]
     if twice:
-        raise ConfigError(f"{path}: line 1: column {twice[0]} stands there twice")
+        raise BadLog(path, f"line 1: column {twice[0]} stands there twice")
 
 
 def _read_header(path: Path) -> list[str]:
     with open(path, "rb") as file:
         line = file.readline(BLOCK)
     if not line.strip():
-        raise ConfigError(f"{path}: the file is empty" if not line else f"{path}: line 1: must be the header, is blank")
+        raise BadLog(path, "the file is empty" if not line else "line 1: must be the header, is blank")
     names = [cell.strip().strip('"').lower() for cell in decode(path, line, 1).lstrip("\ufeff").strip().split(",")]
     missing = [name for name in ("round", "client") if name not in names]
     if missing:
-        raise ConfigError(
-            f"{path}: line 1: column {missing[0]} is missing{suggest(missing[0], names)}; the first line must be "
-            f"round,client,active or round,client, is {shorten(','.join(names))}"
+        raise BadLog(
+            path,
+            f"line 1: column {missing[0]} is missing{suggest(missing[0], names)}; the first line must be "
+            f"round,client,active or round,client, is {shorten(','.join(names))}",
         )
     return names
-
-
-def decode(path: Path, data: bytes, line: int) -> str:
-    """Text of ``data``, which begins in ``line``. Raises ConfigError when it is not UTF-8 or holds a zero byte."""
-    try:
-        text = data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        line += data.count(b"\n", 0, error.start)
-        byte = data[error.start]
-        raise ConfigError(f"{path}: line {line}: is not UTF-8 (byte 0x{byte:02x}); save the file as UTF-8") from None
-    if "\0" in text:
-        line += data.count(b"\n", 0, data.index(b"\0"))
-        raise ConfigError(f"{path}: line {line}: holds a zero byte, must be UTF-8 text")
-    return text
 
 
 def _pieces(path: Path, columns: list[str], table: Table, progress: Progress | None) -> Iterator[Rows]:
@@ -84,7 +68,7 @@ def _pieces(path: Path, columns: list[str], table: Table, progress: Progress | N
             cut = data.rfind(b"\n") + 1
             data, rest = data[:cut], data[cut:]
             if len(rest) > BLOCK:
-                raise ConfigError(f"{path}: line {line + data.count(NEWLINE)}: is longer than {BLOCK:,} bytes")
+                raise BadLog(path, f"line {line + data.count(NEWLINE)}: is longer than {BLOCK:,} bytes")
             if data:
                 yield _parse(path, data, line, columns, table)
                 line += data.count(b"\n")
@@ -101,7 +85,7 @@ def _parse(path: Path, data: bytes, line: int, columns: list[str], table: Table)
     used = ["round", "client", *([named.active] if named.active is not None else [])]
     cut = _cut_quoted if b'"' in data else _cut
     cells, lines = cut(path, data, line, columns, used, watched, table)
-    rounds = _integers(path, cells["round"], lines)
+    rounds = _integers(path, cells["round"], lines, table.reading)
     codes = _encode(path, cells["client"], lines, table.names)
     named.rows += len(rounds)
     for name in watched:
@@ -142,11 +126,11 @@ def _cut(
     return cells, lines
 
 
-def _wrong_width(path: Path, line: int, text: str, columns: list[str]) -> ConfigError:
+def _wrong_width(path: Path, line: int, text: str, columns: list[str]) -> BadLog:
     count = len(text.split(","))
     hint = "; is the file truncated?" if count < len(columns) else ""
-    return ConfigError(
-        f"{path}: line {line}: must have {len(columns)} cells like the header, has {count}: {shorten(text)}{hint}"
+    return BadLog(
+        path, f"line {line}: must have {len(columns)} cells like the header, has {count}: {shorten(text)}{hint}"
     )
 
 
@@ -162,7 +146,7 @@ def _gather(
     width = max(int(lengths.max(initial=0)), 1)
     if width > LONGEST_CELL:
         line = lines[int(np.argmax(lengths))]
-        raise ConfigError(f"{path}: line {line}: holds a cell of {width} bytes, at most {LONGEST_CELL} are allowed")
+        raise BadLog(path, f"line {line}: holds a cell of {width} bytes, at most {LONGEST_CELL} are allowed")
     cells = np.zeros((len(starts), width), np.uint8)
     last = len(buffer) - 1
     for k in range(width):
@@ -187,17 +171,17 @@ def _cut_quoted(
             rows.append([cell.strip().encode() for cell in row])
             lines.append(here)
     except csv.Error as error:
-        raise ConfigError(f"{path}: line {line + reader.line_num - 1}: is not CSV: {error}") from None
+        raise BadLog(path, f"line {line + reader.line_num - 1}: is not CSV: {error}") from None
     cells = {name: np.array([row[columns.index(name)] for row in rows], np.bytes_) for name in used}
     for column in cells.values():
         if column.dtype.itemsize > LONGEST_CELL:
-            raise ConfigError(f"{path}: a cell is longer than {LONGEST_CELL} bytes")
+            raise BadLog(path, f"a cell is longer than {LONGEST_CELL} bytes")
     for name in watched:
         cells[name] = np.array([row[columns.index(name)][:LONGEST_WATCHED] for row in rows], np.bytes_)
     return cells, np.array(lines, np.int64)
 
 
-def _integers(path: Path, cells: np.ndarray, lines: np.ndarray) -> np.ndarray:
+def _integers(path: Path, cells: np.ndarray, lines: np.ndarray, reading: Reading) -> np.ndarray:
     """int64[n] of decimal digits, below 4 10^18; refuses anything else."""
     digits = np.ascontiguousarray(cells).view(np.uint8).reshape(len(cells), -1)
     values = np.zeros(len(cells), np.int64)
@@ -213,8 +197,8 @@ def _integers(path: Path, cells: np.ndarray, lines: np.ndarray) -> np.ndarray:
     if not np.all(right):
         row = int(np.argmin(right))
         time = b"-" in cells[row] and b":" in cells[row]
-        hint = "; of times, write Unix seconds and give --round-seconds N" if time else ""
-        raise ConfigError(f"{path}: line {lines[row]}: round must be an integer >= 0, is {_shown(cells[row])}{hint}")
+        hint = f"; of times, write Unix seconds and give {reading.spell('round_seconds', 'N')}" if time else ""
+        raise BadLog(path, f"line {lines[row]}: round must be an integer >= 0, is {_shown(cells[row])}{hint}")
     return values
 
 
@@ -243,7 +227,7 @@ def _encode(path: Path, cells: np.ndarray, lines: np.ndarray, names: Names) -> n
     codes = names.encode([value.decode("utf-8") for value in values.tolist()])
     if b"" in values.tolist():
         row = int(np.argmax(cells == b""))
-        raise ConfigError(f"{path}: line {lines[row]}: client is empty, must be a client id")
+        raise BadLog(path, f"line {lines[row]}: client is empty, must be a client id")
     return codes[inverse]
 
 
@@ -252,5 +236,8 @@ def _booleans(path: Path, cells: np.ndarray, lines: np.ndarray, columns: Columns
     known = [columns.is_active(_text(value)) for value in values.tolist()]
     if None in known:
         row = int(np.argmax(np.isin(inverse, [k for k, value in enumerate(known) if value is None])))
-        raise ConfigError(f"{path}: line {lines[row]}: {columns.not_boolean()}, is {_shown(cells[row])}")
+        raise BadLog(path, f"line {lines[row]}: {columns.not_boolean()}, is {_shown(cells[row])}")
     return np.array(known, bool)[inverse]
+
+
+FORMAT = Format("csv", (".csv",), read_csv)

@@ -9,11 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from fedpbc.audit.assemble import Table
-from fedpbc.audit.csvfile import LONGEST_WATCHED, decode
-from fedpbc.audit.log import Names, Progress, Reading, Rows
-from fedpbc.audit.outcome import OPTION, OUTCOMES, Columns
-from fedpbc.errors import ConfigError, shorten, suggest
+from fedpbc.errors import shorten, suggest
+from fedpbc.io.participation.columns import LONGEST_WATCHED, OUTCOMES, Columns
+from fedpbc.io.participation.reading import BadLog, Format, Names, Progress, Reading, Rows, Table, decode
 
 SHAPE = '{"round": 3, "clients": ["a", "b"]}'
 BLOCK_LINES = 1 << 16
@@ -36,10 +34,12 @@ def read_jsonl(path: Path, reading: Reading, progress: Progress | None = None) -
         table.pieces = _events(path, table, progress)
         return table
     if reading.active_column not in (None, "none"):
-        raise ConfigError(
-            f"{path}: line {number}: {OPTION} needs a line for every client; here a line is a round with its clients"
+        raise BadLog(
+            path,
+            f"line {number}: {reading.spell('active_column')} needs a line for every client; here a line is a round "
+            "with its clients",
         )
-    columns = Columns(path, [], Reading(reading.active_column))
+    columns = Columns(path, [], reading)
     columns.lines_are_rounds = True
     table = Table(iter(()), Names(), reading, columns)
     table.pieces = _rounds(path, table, progress)
@@ -74,7 +74,7 @@ def _first_entry(path: Path) -> tuple[int, dict[str, Any]]:
             text = decode(path, raw, number).lstrip("\ufeff")
             if text.strip():
                 return number, _entry(path, number, text)
-    raise ConfigError(f"{path}: holds no rows")
+    raise BadLog(path, "holds no rows")
 
 
 def _lines(path: Path, table: Table, progress: Progress | None) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -98,9 +98,9 @@ def _entry(path: Path, number: int, text: str) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         problem = getattr(error, "msg", type(error).__name__)
         hint = "" if text.endswith("\n") else "; is the file truncated?"
-        raise ConfigError(f"{path}: line {number}: is not JSON ({problem}), must be like {SHAPE}{hint}") from None
+        raise BadLog(path, f"line {number}: is not JSON ({problem}), must be like {SHAPE}{hint}") from None
     if not isinstance(entry, dict):
-        raise ConfigError(f"{path}: line {number}: must be like {SHAPE}, is {shorten(text.strip())}")
+        raise BadLog(path, f"line {number}: must be like {SHAPE}, is {shorten(text.strip())}")
     return entry
 
 
@@ -111,13 +111,13 @@ def _rounds(path: Path, table: Table, progress: Progress | None) -> Iterator[Row
         round_, members = _json_round(path, number, entry)
         again = round_ in seen
         if again and not table.reading.drop_duplicates:
-            raise ConfigError(f"{path}: line {number}: round {round_} stands in line {seen[round_]} already")
+            raise BadLog(path, f"line {number}: round {round_} stands in line {seen[round_]} already")
         seen.setdefault(round_, number)
         table.listed_rounds.append(round_)
         names = _json_clients(path, number, members, kinds)
         if not table.reading.drop_duplicates and len(set(names)) < len(names):
             twice = next(name for name in names if names.count(name) > 1)
-            raise ConfigError(f"{path}: line {number}: client {shorten(twice)} stands there twice")
+            raise BadLog(path, f"line {number}: client {shorten(twice)} stands there twice")
         _watch_keys(table.columns, entry, "clients" if "clients" in entry else "active")
         codes = table.names.encode(names)
         yield Rows(np.full(len(codes), round_, np.int64), codes, np.ones(len(codes), bool))
@@ -144,15 +144,15 @@ def _json_round(path: Path, number: int, entry: dict[str, Any]) -> tuple[int, li
             else "" if _is_event(entry) else suggest(missing, entry)
         )  # fmt: skip
         one = "; the lines before are of rounds, this one is of a client" if _is_event(entry) else ""
-        raise ConfigError(f"{path}: line {number}: key {missing} is missing{hint}: must be like {SHAPE}{one}")
+        raise BadLog(path, f"line {number}: key {missing} is missing{hint}: must be like {SHAPE}{one}")
     if not isinstance(members, list):
-        raise ConfigError(f"{path}: line {number}: clients must be a list of client ids, is {shorten(members)}")
+        raise BadLog(path, f"line {number}: clients must be a list of client ids, is {shorten(members)}")
     return _number(path, number, entry["round"]), members
 
 
 def _number(path: Path, number: int, round_: Any) -> int:
     if isinstance(round_, bool) or not isinstance(round_, int) or not 0 <= round_ < 4 * 10**18:
-        raise ConfigError(f"{path}: line {number}: round must be an integer >= 0, is {shorten(round_)}")
+        raise BadLog(path, f"line {number}: round must be an integer >= 0, is {shorten(round_)}")
     return round_
 
 
@@ -165,7 +165,7 @@ def _events(path: Path, table: Table, progress: Progress | None) -> Iterator[Row
     for number, entry in _lines(path, table, progress):
         for key in ("round", "client", columns.active):
             if key is not None and key not in entry:
-                raise ConfigError(f"{path}: line {number}: key {key} is missing: every line is a client of a round")
+                raise BadLog(path, f"line {number}: key {key} is missing: every line is a client of a round")
         rounds.append(_number(path, number, entry["round"]))
         names += _json_clients(path, number, [entry["client"]], kinds)
         active.append(_took_part(path, number, entry, columns))
@@ -185,7 +185,7 @@ def _took_part(path: Path, number: int, entry: dict[str, Any], columns: Columns)
         return True
     found = columns.is_active(_text_of(entry[columns.active]))
     if found is None:
-        raise ConfigError(f"{path}: line {number}: {columns.not_boolean()}, is {shorten(entry[columns.active])}")
+        raise BadLog(path, f"line {number}: {columns.not_boolean()}, is {shorten(entry[columns.active])}")
     return found
 
 
@@ -206,20 +206,21 @@ def _json_clients(path: Path, number: int, members: list[Any], kinds: dict[type,
     """Ids of one round as strings; one type, str or int, in the whole file (``kinds``: type -> its first line)."""
     for member in members:
         if type(member) not in (str, int) or member == "":
-            raise ConfigError(
-                f"{path}: line {number}: a client id must be a string or an integer, is {shorten(member)}"
-            )
+            raise BadLog(path, f"line {number}: a client id must be a string or an integer, is {shorten(member)}")
         kinds.setdefault(type(member), number)
     if len(kinds) > 1:
         line = " and ".join(f"{kind.__name__} from line {first}" for kind, first in kinds.items())
-        raise ConfigError(
-            f"{path}: line {number}: client ids must be all strings or all integers, are of mixed types ({line})"
+        raise BadLog(
+            path, f"line {number}: client ids must be all strings or all integers, are of mixed types ({line})"
         )
     names = [str(member) for member in members]
     for name in names:
         if "\0" in name or len(name.encode("utf-8", "replace")) > 256 or not _encodable(name):
-            raise ConfigError(
-                f"{path}: line {number}: a client id must be UTF-8 of up to 256 bytes without NUL, "
-                f"is {shorten(ascii(name))}"
+            raise BadLog(
+                path,
+                f"line {number}: a client id must be UTF-8 of up to 256 bytes without NUL, is {shorten(ascii(name))}",
             )
     return names
+
+
+FORMAT = Format("jsonl", (".jsonl", ".ndjson"), read_jsonl)

@@ -10,11 +10,13 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from fedpbc.audit.log import Reading
-from fedpbc.errors import ConfigError, shorten, suggest
-from fedpbc.io.files import BOOLEANS
+from fedpbc.errors import shorten, suggest
+from fedpbc.io.participation.reading import BadLog, BadReading, Reading
 
-OPTION = "--active-column"
+BOOLEANS = {"0": False, "1": True, "true": True, "false": False, "yes": True, "no": False, "0.0": False, "1.0": True}
+"""Whether a client took part, as text in lower case, in every file that says so."""
+LONGEST_WATCHED = 64
+"""Bytes of a cell of an unused column that are looked at."""
 KEPT = 6
 """Different values of a column that are remembered."""
 OUTCOMES = re.compile(
@@ -35,7 +37,8 @@ class Columns:
     """What the columns (or keys) of a log are used for."""
 
     def __init__(self, path: Path, names: Sequence[str], reading: Reading) -> None:
-        """``names``: all columns. Raises ConfigError when the one the user names is not there."""
+        """``names``: all columns. Raises BadLog when the one the user names is not there."""
+        self._reading = reading
         self.active: str | None = "active" if "active" in names else None
         """The column that says who took part; None: every row did."""
         self.wanted: dict[str, str] | None = None
@@ -67,15 +70,17 @@ class Columns:
         found = [each for each in names if each.lower() == name.lower() and each not in ("round", "client")]
         if not found:
             others = [each for each in names if each not in ("round", "client")]
-            raise ConfigError(
-                f"{path}: {OPTION} {shorten(name)}: no such column{suggest(name, others)}; beside round and client "
-                f"there is {', '.join(map(shorten, others[:KEPT])) if others else 'nothing'}"
+            raise BadLog(
+                path,
+                f"{self._option(shorten(name))}: no such column{suggest(name, others)}; beside round and client "
+                f"there is {', '.join(map(shorten, others[:KEPT])) if others else 'nothing'}",
             )
         self.active = found[0]
         if equals:
             self.wanted = {value.strip().casefold(): value.strip() for value in values.split(",") if value.strip()}
             if not self.wanted:
-                raise ConfigError(f"{OPTION} {text}: must name at least one value after =, like {name}=ok,late")
+                problem = f"must name at least one value after =, like {name}=ok,late"
+                raise BadReading(self._reading, "active_column", text, problem)
 
     @property
     def watched(self) -> list[str]:
@@ -107,7 +112,10 @@ class Columns:
 
     def not_boolean(self) -> str:
         """What to say of a value that is no boolean."""
-        return f"{self.active} must be 0, 1, true, false, yes or no ({OPTION} {self.active}=VALUE,VALUE allows others)"
+        return (
+            f"{self.active} must be 0, 1, true, false, yes or no "
+            f"({self._option(f'{self.active}=VALUE,VALUE')} allows others)"
+        )
 
     def notes(self) -> list[str]:
         """What was used and what not, in words."""
@@ -126,9 +134,10 @@ class Columns:
     def check(self, path: Path, full: bool) -> None:
         """Refuse what may be misread. ``full``: every client is active in every round."""
         if self.wanted is not None and not set(self.wanted) & set(self.met):
-            raise ConfigError(
-                f"{path}: {OPTION}: no row has {self.active} {' or '.join(self.wanted.values())}; "
-                f"it holds {_listing(list(self.met.values()), KEPT)}"
+            raise BadLog(
+                path,
+                f"{self._option()}: no row has {self.active} {' or '.join(self.wanted.values())}; "
+                f"it holds {_listing(list(self.met.values()), KEPT)}",
             )
         unused = [name for name in self.unused if name not in self.harmless]
         if self.decided or not unused or (self.active is not None and not full):
@@ -136,24 +145,28 @@ class Columns:
         named = [name for name in unused if OUTCOMES.search(name.lower())]
         halves = [name for name in unused if len(self._values[name]) == 2 < self.rows]
         if self.lines_are_rounds and (named or full):
-            raise ConfigError(
-                f"{path}: key {(named or unused)[0]} is not used: does it say which of the clients took part? Then "
-                f"list only those in clients, or write a line for every client; {OPTION} none if all of them took part"
+            raise BadLog(
+                path,
+                f"key {(named or unused)[0]} is not used: does it say which of the clients took part? Then "
+                "list only those in clients, or write a line for every client; "
+                f"{self._option('none')} if all of them took part",
             )
-        every = f"{OPTION} none if every row is a client that took part"
+        every = f"{self._option('none')} if every row is a client that took part"
         if named or halves:
             best = min(named or halves, key=lambda name: len(self._values[name]) != 2)
             values = list(self._values[best])
             holds = f" and holds {_listing(values, KEPT)}" if values else ""
-            raise ConfigError(
-                f"{path}: {self.what}column {best} is not used{holds}: does it say who took part? "
-                f"{self._command(best)} reads it so; {every}"
+            raise BadLog(
+                path,
+                f"{self.what}column {best} is not used{holds}: does it say who took part? "
+                f"{self._command(best)} reads it so; {every}",
             )
         if full:
-            raise ConfigError(
-                f"{path}: {self.what}every client takes part in every round, and {', '.join(unused)} "
+            raise BadLog(
+                path,
+                f"{self.what}every client takes part in every round, and {', '.join(unused)} "
                 f"{'is' if len(unused) == 1 else 'are'} not used: does a column say who took part? "
-                f"{self._command(unused[0])} reads it so; {every}"
+                f"{self._command(unused[0])} reads it so; {every}",
             )
 
     def _command(self, name: str) -> str:
@@ -161,9 +174,12 @@ class Columns:
         values = list(self._values[name])
         if values and all(value.casefold() in BOOLEANS for value in values):
             no = [value for value in values if not BOOLEANS[value.casefold()]]
-            return f"{OPTION} {name}" + (f"={no[0]}" if NEGATIVE.search(name.lower()) and no else "")
+            return self._option(name + (f"={no[0]}" if NEGATIVE.search(name.lower()) and no else ""))
         good = [value for value in values if value.casefold() in POSITIVE]
-        return f"{OPTION} {name}={','.join(good) if good else 'VALUE'}"
+        return self._option(f"{name}={','.join(good) if good else 'VALUE'}")
+
+    def _option(self, value: str = "") -> str:
+        return self._reading.spell("active_column", value)
 
 
 def _listing(values: list[str], most: int) -> str:

@@ -1,0 +1,171 @@
+"""What a reader gets and what it hands over: how a file is to be read, pieces of rows, and what it knows of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from fedpbc.errors import ConfigError, shorten
+
+if TYPE_CHECKING:
+    from fedpbc.io.participation.columns import Columns
+    from fedpbc.io.participation.log import ParticipationLog
+
+Progress = Callable[[int, int], None]
+"""``progress(done, total)`` in bytes (or rows), called now and then while a file is read."""
+
+
+class BadLog(ConfigError):
+    """Something in a file: ``BadLog(path, "line 3: ...")``."""
+
+    def __init__(self, path: Path, problem: str) -> None:
+        super().__init__(f"{path}: {problem}")
+        self.problem = problem
+
+
+class BadReading(ConfigError):
+    """An option of ``Reading`` that is not allowed, or not with this file."""
+
+    def __init__(self, reading: Reading, option: str, value: str, problem: str) -> None:
+        super().__init__(f"{reading.spell(option, value)}: {problem}")
+        self.option, self.problem = option, problem
+
+
+def as_option(name: str, value: str = "") -> str:
+    """How the command line writes it.
+
+    >>> as_option("active_column", "status=ok"), as_option("drop_duplicates")
+    ('--active-column status=ok', '--drop-duplicates')
+    """
+    return f"--{name.replace('_', '-')}" + (f" {value}" if value else "")
+
+
+def as_key(name: str, value: str = "") -> str:
+    """How an experiment file writes it.
+
+    >>> as_key("active_column", "status=ok"), as_key("round_seconds", "60"), as_key("drop_duplicates")
+    ('active_column = "status=ok"', 'round_seconds = 60', 'drop_duplicates = true')
+    """
+    if name == "drop_duplicates":
+        return f"{name} = true"
+    quoted = not value or name == "round_seconds" or value.startswith('"')
+    return (f"{name} = {value}" if quoted else f'{name} = "{value}"') if value else name
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How a file is to be read, where it does not say."""
+
+    active_column: str | None = None
+    """``NAME``: this column says who took part; ``NAME=VALUE,VALUE``: rows with one of these values took part;
+    ``none``: every row did."""
+    round_seconds: float | None = None
+    """``round`` holds times: a round is so long."""
+    missing_rounds: str | None = None
+    """``empty`` or ``unknown``: what rounds that are not there are; None refuses them."""
+    drop_duplicates: bool = False
+    """A pair of round and client may stand there more than once; it counts once."""
+    complete: bool = False
+    """Every pair must have a row, in a file that lists those who did not take part too."""
+    spell: Callable[..., str] = as_option
+    """How messages write these options: ``spell(name)``, ``spell(name, value)``."""
+
+    def check(self) -> None:
+        """Raise BadReading on values that are not allowed."""
+        if self.missing_rounds not in (None, "empty", "unknown"):
+            raise BadReading(self, "missing_rounds", shorten(self.missing_rounds), "must be empty or unknown")
+        if self.round_seconds is not None and not 0 < self.round_seconds < 1e9:
+            raise BadReading(self, "round_seconds", shorten(self.round_seconds), "must be a number > 0, below 10^9")
+
+    def given(self) -> list[str]:
+        """Which of the options are not at their default."""
+        return [name for name in OPTIONS if getattr(self, name) not in (None, False)]
+
+
+OPTIONS = ("active_column", "round_seconds", "drop_duplicates", "missing_rounds")
+"""The options of ``Reading`` that a user has."""
+
+
+class Rows(NamedTuple):
+    """A piece of a file, in its order."""
+
+    rounds: np.ndarray
+    """int64[k]."""
+    codes: np.ndarray
+    """int32[k]: the client's number in the order of first appearance."""
+    active: np.ndarray
+    """bool[k]."""
+
+
+class Names:
+    """Client ids in the order of first appearance, numbered."""
+
+    def __init__(self) -> None:
+        self.codes: dict[str, int] = {}
+
+    def encode(self, names: Sequence[str]) -> np.ndarray:
+        """Numbers of ``names``, int32[k]; new ones get the next number."""
+        codes = self.codes
+        return np.array([codes.setdefault(name, len(codes)) for name in names], np.int32)
+
+
+@dataclass
+class Table:
+    """What a reader of rows hands over: pieces of them, and what it knows about them."""
+
+    pieces: Iterator[Rows]
+    names: Names
+    reading: Reading
+    columns: Columns
+    listed_rounds: list[int] = field(default_factory=list)
+    """Rounds that exist although they may have no row."""
+    lists_inactive: bool = False
+    """There is a row for every pair of round and client, active or not."""
+    blank_lines: list[int] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    first_line: int | None = None
+    """Line of the first row; None when rows are no lines."""
+
+    def where(self, row: int) -> str:
+        """``line 7`` of a row, counted with the blank lines before it."""
+        if self.first_line is None:
+            return f"row {row}"
+        line = row + self.first_line
+        for blank in self.blank_lines:
+            line += blank <= line
+        return f"line {line}"
+
+
+@dataclass(frozen=True)
+class Format:
+    """A format of participation logs: one file of this folder, and one line in ``formats.FORMATS``."""
+
+    name: str
+    endings: tuple[str, ...]
+    """Of file names, lower case, with the dot."""
+    read: Callable[[Path, Reading, Progress | None], Table | ParticipationLog]
+    """Rows, which are then sorted and checked; or a log, from a file without rows."""
+    options: tuple[str, ...] = OPTIONS
+    """The options of ``Reading`` that make sense here; the others are refused."""
+    what: str = ""
+    """What a file is, where options are refused."""
+    recognises: Callable[[Path], bool] = lambda path: True
+    """Whether it is this format, where several have the same ending: the first that says so reads it."""
+
+
+def decode(path: Path, data: bytes, line: int) -> str:
+    """Text of ``data``, which begins in ``line``. Raises BadLog when it is not UTF-8 or holds a zero byte."""
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line += data.count(b"\n", 0, error.start)
+        byte = data[error.start]
+        raise BadLog(path, f"line {line}: is not UTF-8 (byte 0x{byte:02x}); save the file as UTF-8") from None
+    if "\0" in text:
+        line += data.count(b"\n", 0, data.index(b"\0"))
+        raise BadLog(path, f"line {line}: holds a zero byte, must be UTF-8 text")
+    return text
