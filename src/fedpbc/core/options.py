@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import math
+import sys
+import types
 import typing
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 
 from fedpbc.errors import BadOption
+
+if TYPE_CHECKING:
+    from fedpbc.core.schema import Factory
 
 INT_MAX = 2**31 - 1
 """The largest integer of any key: rounds, clients and samples are counted in 32 bits on the device."""
@@ -95,3 +102,67 @@ class Context:
     def rng(self, purpose: str, seed: int | None = None) -> np.random.Generator:
         """A NumPy generator of this (or another) seed for one purpose; different purposes are independent."""
         return np.random.default_rng([self.seed if seed is None else seed, *purpose.encode()])
+
+
+@dataclass(frozen=True, eq=False)
+class Kind:
+    """One of a registry of factories, e.g. a base probability, with shorthands for plain values."""
+
+    noun: str
+    registry: typing.MutableMapping[str, Factory[..., Any]]
+    gives: type | None = None
+    """What the factories make, where that alone tells the kind."""
+    shorthand: Callable[[Any], dict[str, Any] | None] = lambda value: None
+    allowed: str = "a table with a name"
+    elsewhere: Mapping[str, str] = field(default_factory=dict)
+    """Names that somebody may look for here -> how it is written."""
+
+
+def is_plain(kind: Any, value: Any) -> bool:
+    """Whether ``value`` is an int, a finite number, a string or a truth value, as ``kind`` says."""
+    if kind is float:
+        return type(value) in (int, float) and abs(value) <= sys.float_info.max and math.isfinite(value)
+    return type(value) is kind or (kind is str and isinstance(value, str))
+
+
+def unwrap(annotation: Any) -> tuple[Any, Any]:
+    """``Annotated[int, Range]`` -> (int, Range); ``X | None`` -> X."""
+    if isinstance(annotation, types.UnionType) or typing.get_origin(annotation) is typing.Union:
+        rest = [a for a in typing.get_args(annotation) if a is not type(None)]
+        if len(rest) > 1:
+            return Any, None
+        (annotation,) = rest
+    if typing.get_origin(annotation) is Annotated:
+        kind, extra = typing.get_args(annotation)[:2]
+        return kind, extra
+    return annotation, None
+
+
+def choices_of(annotation: Any) -> tuple[str, ...]:
+    """The values of an option that has a few; else none."""
+    kind, _ = unwrap(annotation)
+    return typing.get_args(kind) if typing.get_origin(kind) is Literal else ()
+
+
+def is_scalar(annotation: Any) -> bool:
+    """An option that is one number, word or truth value, so that a list of them can only be a sweep."""
+    kind, extra = unwrap(annotation)
+    return not isinstance(extra, Kind) and (kind in (int, float, str, bool) or typing.get_origin(kind) is Literal)
+
+
+def allowed(annotation: Any) -> str:
+    """What an annotation allows, in words."""
+    kind, extra = unwrap(annotation)
+    if isinstance(extra, Kind):
+        return extra.allowed
+    origin = typing.get_origin(kind)
+    if origin in (list, Sequence):
+        return f"a non-empty list, each {allowed(typing.get_args(kind)[0])}"
+    if origin is Literal:
+        return "one of " + ", ".join(f'"{choice}"' for choice in typing.get_args(kind))
+    if origin is Callable:
+        return 'a function, in a file "module:function" or "file.py:function"'
+    if origin is Mapping:
+        return f"a table, each entry {allowed(typing.get_args(kind)[1])}"
+    words = {int: "an integer", float: "a finite number", str: "a string", bool: "true or false"}
+    return words.get(kind, "the path of a file") + (str(extra) if extra is not None else "")

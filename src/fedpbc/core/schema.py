@@ -11,20 +11,18 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
-import math
-import sys
-import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Concatenate, Generic, Literal, ParamSpec, TypeVar
+from typing import Any, Concatenate, Generic, Literal, ParamSpec, TypeVar
 
 import numpy as np
 
 from fedpbc.core.options import (
     Context,
     Fraction,
+    Kind,
     LocatedStr,
     NonNegative,
     NonNegativeInt,
@@ -32,6 +30,11 @@ from fedpbc.core.options import (
     PositiveInt,
     Range,
     Stored,
+    allowed,
+    choices_of,
+    is_plain,
+    is_scalar,
+    unwrap,
 )
 from fedpbc.core.outside import Source, load_name, name_of, source_of
 from fedpbc.errors import BadOption, ConfigError, FedpbcError, first_line, shorten, suggest, unknown_key
@@ -49,29 +52,18 @@ __all__ = [
     "PositiveInt",
     "Range",
     "Stored",
+    "allowed",
     "bind",
     "bind_component",
     "check",
+    "choices_of",
     "component",
+    "is_scalar",
     "options_of",
 ]
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, eq=False)
-class Kind:
-    """One of a registry of factories, e.g. a base probability, with shorthands for plain values."""
-
-    noun: str
-    registry: typing.MutableMapping[str, Factory[..., Any]]
-    gives: type | None = None
-    """What the factories make, where that alone tells the kind."""
-    shorthand: Callable[[Any], dict[str, Any] | None] = lambda value: None
-    allowed: str = "a table with a name"
-    elsewhere: Mapping[str, str] = field(default_factory=dict)
-    """Names that somebody may look for here -> how it is written."""
 
 
 class Factory(Generic[P, T]):
@@ -364,7 +356,7 @@ def find(kind: Kind, name: Any, key: str, base: Path) -> Factory[..., Any]:
 
 def check(annotation: Any, value: Any, key: str, base: Path) -> Any:
     """``value`` as the annotation wants it. Raises ConfigError otherwise."""
-    kind, extra = _unwrap(annotation)
+    kind, extra = unwrap(annotation)
     if isinstance(extra, Kind):
         return bind_component(extra, value, key, base)
     if isinstance(value, np.generic):
@@ -404,58 +396,9 @@ def check(annotation: Any, value: Any, key: str, base: Path) -> Any:
         raise ConfigError(f"{key} = {shorten(value)}: must be {allowed(annotation)}{hint}")
     if kind not in (int, float, str, bool, Path):  # an object of a stranger's own class, given in Python
         return value
-    if _is_plain(kind, value) and (extra is None or value in extra):
+    if is_plain(kind, value) and (extra is None or value in extra):
         return float(value) if kind is float else kind(value)
     raise ConfigError(f"{key} = {shorten(value)}: must be {allowed(annotation)}")
-
-
-def _is_plain(kind: Any, value: Any) -> bool:
-    if kind is float:
-        return type(value) in (int, float) and abs(value) <= sys.float_info.max and math.isfinite(value)
-    return type(value) is kind or (kind is str and isinstance(value, str))
-
-
-def _unwrap(annotation: Any) -> tuple[Any, Any]:
-    """``Annotated[int, Range]`` -> (int, Range); ``X | None`` -> X."""
-    if isinstance(annotation, types.UnionType) or typing.get_origin(annotation) is typing.Union:
-        rest = [a for a in typing.get_args(annotation) if a is not type(None)]
-        if len(rest) > 1:
-            return Any, None
-        (annotation,) = rest
-    if typing.get_origin(annotation) is Annotated:
-        kind, extra = typing.get_args(annotation)[:2]
-        return kind, extra
-    return annotation, None
-
-
-def choices_of(annotation: Any) -> tuple[str, ...]:
-    """The values of an option that has a few; else none."""
-    kind, _ = _unwrap(annotation)
-    return typing.get_args(kind) if typing.get_origin(kind) is Literal else ()
-
-
-def is_scalar(annotation: Any) -> bool:
-    """An option that is one number, word or truth value, so that a list of them can only be a sweep."""
-    kind, extra = _unwrap(annotation)
-    return not isinstance(extra, Kind) and (kind in (int, float, str, bool) or typing.get_origin(kind) is Literal)
-
-
-def allowed(annotation: Any) -> str:
-    """What an annotation allows, in words."""
-    kind, extra = _unwrap(annotation)
-    if isinstance(extra, Kind):
-        return extra.allowed
-    origin = typing.get_origin(kind)
-    if origin in (list, Sequence):
-        return f"a non-empty list, each {allowed(typing.get_args(kind)[0])}"
-    if origin is Literal:
-        return "one of " + ", ".join(f'"{choice}"' for choice in typing.get_args(kind))
-    if origin is Callable:
-        return 'a function, in a file "module:function" or "file.py:function"'
-    if origin is Mapping:
-        return f"a table, each entry {allowed(typing.get_args(kind)[1])}"
-    words = {int: "an integer", float: "a finite number", str: "a string", bool: "true or false"}
-    return words.get(kind, "the path of a file") + (str(extra) if extra is not None else "")
 
 
 def article(noun: str) -> str:
