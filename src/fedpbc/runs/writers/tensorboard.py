@@ -53,14 +53,13 @@ class TensorBoard(Callback):
         from tensorboardX import SummaryWriter
 
         self._close()
-        self._cell, self._writer = cell, SummaryWriter(str(self._folder(cell)), purge_step=0)
+        self._cell, self._writer = cell, SummaryWriter(str(self._folder(cell)), purge_step=0, flush_secs=5)
 
     def _write(self, rows: dict[str, np.ndarray]) -> None:
         for name, values in rows.items():
             if name != "round":
                 for t, value in zip(rows["round"].tolist(), values.tolist(), strict=True):
                     self._writer.add_scalar(name, value, t)
-        self._writer.flush()
 
     def _close(self) -> None:
         if self._writer is not None:
