@@ -19,7 +19,7 @@ from fedpbc.problems import PROBLEMS
 
 @pytest.mark.parametrize("name", shipped_experiments())
 def test_every_shipped_experiment_runs(fedpbc, tmp_path, name):
-    status, out, err = fedpbc("run", name, "--set", "rounds=3", "--set", "cooldown_rounds=0", "--seeds", "0")
+    status, out, err = fedpbc("run", name, "--quiet", "--set", "rounds=3", "--set", "cooldown_rounds=0", "--seeds", "0")
     assert (status, err) == (0, "")
     for algorithm in load_experiment(name).algorithms:
         assert algorithm.label in out
@@ -152,7 +152,7 @@ def test_a_key_below_a_table_is_explained(fedpbc, tmp_path, tables, message):
     keys = {"name": '"x"', "local_steps": 1, "learning_rate": 0.1, "rounds": 3, "seeds": [1]}
     head = "".join(f"{key} = {value}\n" for key, value in keys.items() if key == "name" or f"{key} =" not in tables)
     (tmp_path / "e.toml").write_text(head + tables + '[[algorithms]]\nname = "fedavg"\n')
-    status, out, err = fedpbc("run", "e.toml")
+    status, out, err = fedpbc("run", "e.toml", "--quiet")
     assert (status, out) == (2, "")
     assert err == f"error: {message} and every other table\n"
     assert not (tmp_path / "runs").exists()
@@ -170,12 +170,12 @@ def test_warnings_are_one_line_on_standard_error(fedpbc, monkeypatch):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         monkeypatch.setattr("fedpbc.runs.runner.draw_figure", warn)
-        status, _, err = fedpbc("run", "counterexample", "--set", "rounds=2", "--seeds", "0")
+        status, _, err = fedpbc("run", "counterexample", "--quiet", "--set", "rounds=2", "--seeds", "0")
     assert (status, err) == (0, "warning: something is odd\n")
 
 
 def test_output_is_quiet_and_free_of_escape_codes_when_not_on_a_terminal(fedpbc):
-    status, out, err = fedpbc("run", "counterexample", "--set", "rounds=2", "--seeds", "0")
+    status, out, err = fedpbc("run", "counterexample", "--quiet", "--set", "rounds=2", "--seeds", "0")
     assert status == 0
     assert "\x1b" not in out
     assert err == ""
@@ -250,7 +250,7 @@ def test_a_full_disk_is_one_line(fedpbc, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("fedpbc.runs.directory.write_arrays", full)
-    status, _, err = fedpbc("run", "counterexample", "--set", "rounds=2", "--seeds", "0")
+    status, _, err = fedpbc("run", "counterexample", "--quiet", "--set", "rounds=2", "--seeds", "0")
     assert status == 1
     assert err == "error: No space left on device; a run that had started goes on with --resume\n"
 
