@@ -20,7 +20,7 @@ from fedpbc.problems.synthetic import synthetic
 
 def test_bernoulli_has_its_marginals_and_no_memory_and_no_correlation():
     p, rounds = np.array([0.02, 0.3, 0.5, 0.9]), 20_000
-    active, prob = run_links(bernoulli.function(context(4), prob=vector(context(4), values=p)), rounds)
+    active, prob = run_links(bernoulli.function(context(4), prob=vector.function(context(4), values=p)), rounds)
     np.testing.assert_allclose(prob, np.tile(p, (rounds, 1)), rtol=1e-6)
     error = np.sqrt(p * (1 - p) / rounds)
     assert np.all(np.abs(active.mean(axis=0) - p) < 4.5 * error)
@@ -90,7 +90,7 @@ def test_by_trait_gives_the_lower_half_the_low_probability():
 
 def test_by_trait_takes_only_traits_with_one_number_per_client():
     ctx = labelled(context(5))
-    with pytest.raises(BadOption, match=r"label_distribution.*: is no number per client; allowed: mean_label, num_sam"):
+    with pytest.raises(BadOption, match=r"label_distribution.*: is no number per client; allowed: num_samples, mean_label"):
         by_trait.function(ctx, trait="label_distribution")
 
 
@@ -100,7 +100,7 @@ def labelled(ctx):
 
 def test_the_label_distribution_is_counted_from_the_training_samples():
     problem = labelled(context(5)).problem
-    labels, sizes = problem.params["train"]["labels"], problem.params["sizes"]
+    labels, sizes = problem.params["train"]["data"][1], problem.params["sizes"]
     starts = np.cumsum([0, *sizes])
     for i, row in enumerate(problem.client_traits["label_distribution"]):
         mine = labels[starts[i] : starts[i + 1]]
@@ -121,7 +121,7 @@ def test_by_label_is_the_label_distribution_times_class_weights():
         else:
             assert weights.sum() == pytest.approx(1)
         np.testing.assert_array_equal(by_label.function(ctx, minimum=0.3, **options), np.maximum(prob, 0.3))
-        assert not np.array_equal(prob, by_label(dataclasses.replace(ctx, seed=1), minimum=0.0, **options))
+        assert not np.array_equal(prob, by_label.function(dataclasses.replace(ctx, seed=1), minimum=0.0, **options))
     assert by_label.function(ctx).max() > 0.5
     assert by_label.function(ctx).min() == 0.02
     assert np.ptp(by_label.function(ctx, sigma=0.0)) < 1e-12
