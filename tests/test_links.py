@@ -218,6 +218,9 @@ def test_rounds_without_a_row_may_be_empty_and_clients_may_never_come(tmp_path):
     (tmp_path / "log.csv").write_text("round,client\n0,1\n2,4\n")
     process = trace.function(context(4, rounds=3), path=tmp_path / "log.csv", missing_rounds="empty")
     np.testing.assert_array_equal(run_links(process, 3)[0], expected)
+    (tmp_path / "log.csv").write_text("round,client\n0,0\n2,4\n")
+    with pytest.raises(BadOption, match="client 1 is missing"):  # 0 to 4 are five
+        trace.function(context(4, rounds=3), path=tmp_path / "log.csv", missing_rounds="empty")
     rows = [f"{t},{i},{int(expected[t, i])}" for t in (0, 2) for i in range(4)]
     (tmp_path / "log.csv").write_text("round,client,active\n" + "\n".join(rows))
     process = trace.function(context(4, rounds=3), path=tmp_path / "log.csv", missing_rounds="empty")
