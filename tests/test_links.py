@@ -90,7 +90,9 @@ def test_by_trait_gives_the_lower_half_the_low_probability():
 
 def test_by_trait_takes_only_traits_with_one_number_per_client():
     ctx = labelled(context(5))
-    with pytest.raises(BadOption, match=r"label_distribution.*: is no number per client; allowed: num_samples, mean_label"):
+    with pytest.raises(
+        BadOption, match=r"label_distribution.*: is no number per client; allowed: num_samples, mean_label"
+    ):
         by_trait.function(ctx, trait="label_distribution")
 
 

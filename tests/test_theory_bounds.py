@@ -116,7 +116,7 @@ def test_one_local_step_is_the_limit_of_the_proof_before_the_division_by_kappa()
 def test_logistic_constants_bound_what_synthetic_data_show():
     experiment = fedpbc.load_experiment("synthetic", {"problem.num_clients": 8, "seeds": [0], "precision": "float64"})
     problem = experiment.problem.build(experiment.context(0))
-    features, sizes = problem.params["train"]["features"], problem.params["sizes"]
+    (features, labels), sizes = problem.params["train"]["data"], problem.params["sizes"]
     constants = theory.logistic_constants(features, sizes, 32)
     rng, offsets = np.random.default_rng(0), problem.params["offsets"]
     with jax.enable_x64(True):
@@ -124,12 +124,14 @@ def test_logistic_constants_bound_what_synthetic_data_show():
             x, y = scale * rng.standard_normal((2, 610))
             gradients, variances = [], []
             for first, n in zip(offsets, sizes, strict=True):
-                batch = features[first : first + n], problem.params["train"]["labels"][first : first + n]
-                full = np.asarray(problem.gradient(batch, x))
-                moved = np.asarray(problem.gradient(batch, y))
+                batch = features[first : first + n], labels[first : first + n]
+                full = np.asarray(problem.gradient((batch, None), x))
+                moved = np.asarray(problem.gradient((batch, None), y))
                 assert np.linalg.norm(full - moved) <= constants.smoothness * np.linalg.norm(x - y)
                 gradients.append(full)
-                singles = [np.asarray(problem.gradient((batch[0][[k]], batch[1][[k]]), x)) for k in range(0, n, 40)]
+                singles = [
+                    np.asarray(problem.gradient(((batch[0][[k]], batch[1][[k]]), None), x)) for k in range(0, n, 40)
+                ]
                 variances.append(np.mean([np.sum((g - full) ** 2) for g in singles]) / 32)
             spread = np.mean(np.sum((np.array(gradients) - np.mean(gradients, axis=0)) ** 2, axis=1))
             assert spread <= constants.zeta2
