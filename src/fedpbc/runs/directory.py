@@ -349,6 +349,8 @@ def read_run(path: str | Path) -> Run:
         metrics = read_metrics(path / "metrics.csv", np.dtype(table["precision"]))
         cells = _cells_of(path, metrics, manifest["cells"])
         manifest["cells"] = [{**key._asdict(), **cell.info} for key, cell in cells.items()]
+        if not all(group["final"] for group in summary["groups"]):
+            raise ValueError("summary.json has no final values")
         described = summary.get("measures")
         measures = {name: Measure(**fields) for name, fields in described.items()} if described else BEFORE_THE_CONTRACT
         _check_rows(table, cells)
