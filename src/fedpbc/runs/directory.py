@@ -99,19 +99,23 @@ class RunDirectory:
         names: dict[Any, str] = {}
         for key, file in self.experiment.files().items():
             name = _copy_name(key, file)
-            if file in names or name is None:
+            if _identity(file) in names or name is None:
                 continue
             inputs = self.path / "inputs"
             inputs.mkdir(exist_ok=True)
             taken = name in names.values()
             name = re.sub(r"[^A-Za-z0-9]+", "-", key) + Path(name).suffix if taken else name
-            names[file] = name
+            names[_identity(file)] = name
             with replacing(inputs / name) as temporary:
                 if isinstance(file, Path):
                     shutil.copyfile(file, temporary)
                 else:
                     file.write(temporary)
-        table = self.experiment.table(lambda file: f"inputs/{names[file]}" if file in names else str(file))
+
+        def written(file: Any) -> str:
+            return f"inputs/{names[_identity(file)]}" if _identity(file) in names else str(file)
+
+        table = self.experiment.table(written)
         write_text(self.path / "experiment.toml", tomli_w.dumps(table))
 
     def close(self) -> None:
@@ -204,6 +208,11 @@ def write_run(run: Run, out: Path) -> Path:
     draw_figure(run, out)
     run.path = out
     return out
+
+
+def _identity(file: Any) -> Any:
+    """Functions of one file, and the file itself, have one copy."""
+    return file.path if getattr(file, "path", None) is not None and hasattr(file, "qualname") else file
 
 
 def _copy_name(key: str, file: Any) -> str | None:
