@@ -182,7 +182,7 @@ def test_damaged_run_directories_end_in_one_line(finished, table, name, content)
 def test_a_truncated_metrics_file_is_noticed(finished):
     lines = (finished / "metrics.csv").read_text().splitlines(keepends=True)
     (finished / "metrics.csv").write_text("".join(lines[:-3]))
-    with pytest.raises(ConfigError, match="has 10 rows of .*seed=1.*, not 13"):
+    with pytest.raises(ConfigError, match=r"has 10 rows of .*seed=1.*, not 13"):
         read_run(finished)
 
 
