@@ -29,18 +29,22 @@ from __future__ import annotations
 from fedpbc.flower.client.correction import DriftCorrection as DriftCorrection
 from fedpbc.flower.client.correction import drift_correction as drift_correction
 from fedpbc.flower.client.mod import fedpbc_mod as fedpbc_mod
-from fedpbc.flower.methods.fedau import FedAU as FedAU
-from fedpbc.flower.methods.fedavg import FedAvg as FedAvg
-from fedpbc.flower.methods.fedpbc import FedPBC as FedPBC
-from fedpbc.flower.methods.fedpbc_corrected import FedPBCCorrected as FedPBCCorrected
-from fedpbc.flower.methods.fedvarp import FedVARP as FedVARP
-from fedpbc.flower.methods.mifa import MIFA as MIFA
-from fedpbc.flower.methods.scaffold import SCAFFOLD as SCAFFOLD
 from fedpbc.flower.rehearsal.grid import InProcessGrid as InProcessGrid
 from fedpbc.flower.rehearsal.trace import drop_by_trace as drop_by_trace
 from fedpbc.flower.strategy import UnreliableClients as UnreliableClients
 
+# isort: off
+# The methods, in the order in which STRATEGIES shows them. A new one is one file in methods/, and one line here.
+from fedpbc.flower.methods.fedpbc import FedPBC as FedPBC
+from fedpbc.flower.methods.fedavg import FedAvg as FedAvg
+from fedpbc.flower.methods.fedau import FedAU as FedAU
+from fedpbc.flower.methods.mifa import MIFA as MIFA
+from fedpbc.flower.methods.fedvarp import FedVARP as FedVARP
+from fedpbc.flower.methods.scaffold import SCAFFOLD as SCAFFOLD
+from fedpbc.flower.methods.fedpbc_corrected import FedPBCCorrected as FedPBCCorrected
+# isort: on
+
 STRATEGIES: dict[str, type[UnreliableClients]] = {
     kind.method: kind for kind in tuple(globals().values()) if isinstance(kind, type) and hasattr(kind, "method")
 }
-"""Name -> strategy, of all methods that are imported above: a new one is one file in methods/, and one line here."""
+"""Name -> strategy, of all methods that are imported above."""

@@ -15,7 +15,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message
 RECORD = "fedpbc"
 """The ConfigRecord of an order or an answer."""
 CORRECTION = "fedpbc.shift"
-"""The ArrayRecord of the correction, which is added to the local gradients."""
+"""The ArrayRecord of the correction, which is added to the local gradients; the name is older than the word."""
 CONTROL_VARIATE = "fedpbc.control"
 """The ArrayRecord of the server's control variate c, for clients that keep their own c_i."""
 UPDATE_SCALE = "fedpbc.scale"
