@@ -11,6 +11,7 @@ import importlib
 import json
 import posixpath
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -225,7 +226,9 @@ def public_names(module: str) -> list[str]:
         contract = [v for v in offered if getattr(v, "__module__", "") == "fedpbc.core.types"]  # on a page of its own
         objects = [v for v in offered if v not in contract or v.__name__ in FIRST]
     else:
-        objects = [getattr(loaded, name) for name in loaded.__all__]
+        offered = getattr(loaded, "__all__", [name for name in vars(loaded) if not name.startswith("_")])
+        objects = [v for v in (getattr(loaded, name) for name in offered) if isinstance(v, type | Callable)]
+        objects = [v for v in objects if getattr(v, "__module__", "").startswith("fedpbc.")]
     functions = [getattr(obj, "function", obj) for obj in objects]
     return [f"{f.__module__}.{f.__qualname__}" for f in functions if hasattr(f, "__qualname__")]
 

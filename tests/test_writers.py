@@ -201,8 +201,8 @@ def test_what_is_missing_is_said_before_the_run(writer, package):
 
 
 def test_the_page_of_callbacks_runs_as_it_stands(monkeypatch, tmp_path, table):
-    page = (Path(__file__).parent.parent / "docs" / "callbacks.md").read_text(encoding="utf-8")
-    first, own = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    page = (Path(__file__).parent.parent / "docs" / "howto" / "callbacks.md").read_text(encoding="utf-8")
+    first, _, own = re.findall(r"```python[^\n]*\n(.*?)```", page, re.DOTALL)
     monkeypatch.chdir(tmp_path)
     names: dict = {}
     exec(compile(first, "callbacks.md", "exec"), names)
