@@ -23,6 +23,7 @@ from fedpbc.experiment.grid import Experiment
 from fedpbc.experiment.load import load_experiment
 from fedpbc.runs.draws import write_links
 from fedpbc.runs.run import Run
+from fedpbc.runs.runner import run
 
 DOCS = Path(__file__).resolve().parent
 LIMITS = (1, 2, 5, 10, 0)
@@ -108,7 +109,7 @@ def main() -> None:
     programs, tables = Programs(jax.devices()), {}
     for name, settings in problems().items():
         began = time.perf_counter()
-        result = fedpbc.run(Experiment.from_table(settings), runs / name, resume=True, programs=programs)
+        result = run(Experiment.from_table(settings), runs / name, resume=True, programs=programs)
         metric, digits = ("server_train_loss", ".3f") if name == "synthetic" else ("server_distance", ".3g")
         tables[name] = table(result, runs, metric, digits)
         print(f"{name}: {time.perf_counter() - began:.0f} s\n{tables[name]}", flush=True)

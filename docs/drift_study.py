@@ -20,6 +20,7 @@ from comparison import markdown
 import fedpbc
 from fedpbc.core.engine import Programs
 from fedpbc.experiment.grid import Experiment
+from fedpbc.runs.runner import run
 
 DOCS = Path(__file__).resolve().parent
 CERTAIN = "FedAvg, p = 1 (reference)"
@@ -133,7 +134,7 @@ class Study:
                 continue
             entries = [{"label": label, **method.options} for label, method in chosen.items()]
             experiment = Experiment.from_table({**table, "algorithms": entries, "compute": [compute]})
-            result = fedpbc.run(experiment, self.runs / f"{name}_{compute}", resume=True, programs=self.programs)
+            result = run(experiment, self.runs / f"{name}_{compute}", resume=True, programs=self.programs)
             for label in chosen:
                 finals = [result.final(metric, algorithm=label, links=link.label) for link in experiment.links]
                 found[label] = [float(value) for value in finals]

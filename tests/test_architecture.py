@@ -35,6 +35,7 @@ LAYERS = [
 ON_FIRST_USE = {
     ("core.schema", "core.registry"),  # names of installed packages are looked up when a name is unknown
     ("core.registry", "models"),
+    ("core.options", "core.schema"),  # an annotation
     ("runs", "plots"),  # a run that is never drawn needs no matplotlib
 }
 """Imports inside a function, against the order."""

@@ -70,11 +70,13 @@ def mine(context: Context, *, strength: float = 1.5) -> Algorithm:
 """
 
 
-def test_list_shows_every_kind_and_what_is_registered_outside(fedpbc, tmp_path):
+def test_list_shows_every_kind_and_what_is_registered_outside(fedpbc, tmp_path, monkeypatch):
     from fedpbc.data import DATA
     from fedpbc.data.partition import PARTITIONS
     from fedpbc.models import MODELS
 
+    monkeypatch.setitem(ALGORITHMS.registry, "listed_from_outside", None)
+    monkeypatch.delitem(ALGORITHMS.registry, "listed_from_outside")  # what is registered goes after the test
     (tmp_path / "own.py").write_text(OWN.replace("NAME", "listed_from_outside"))
     status, out, err = fedpbc("list", "--import", "own.py")
     assert (status, err) == (0, "")

@@ -18,6 +18,7 @@ from stepwise import PROGRAMS, Simulated, close, deviation, random_trace, simula
 import fedpbc
 from fedpbc.core.engine import _keys
 from fedpbc.problems.samples import draw_rows, multiply_high
+from fedpbc.runs.runner import run
 
 ALGORITHMS = {"fedavg": oracle.FedAvg(), "fedavg_all": oracle.FedAvgAll(), "fedpbc": oracle.FedPBC()}
 COMPUTE = ("all", "active")
@@ -187,7 +188,7 @@ def test_quadratic_through_the_public_run(tmp_path: Any) -> None:
     """Not every round evaluated, and the models that a run returns."""
     trace = TRACES["mixed"]
     changes = {"compute": list(COMPUTE), "eval_every": 4, "cooldown_rounds": 2}
-    result = fedpbc.run(
+    result = run(
         fedpbc.Experiment.from_table(quadratic_table(tmp_path, trace, **changes), base=tmp_path), programs=PROGRAMS
     )
     assert len(result.cells) == 6
@@ -407,7 +408,7 @@ def client_data(experiment: fedpbc.Experiment) -> oracle.Logistic:
         test_size = round(1 / (SYNTHETIC_M * float(params["test"]["by_client"][first_test])))
         assert int(0.9 * (size + test_size)) == size
         for name, start, count in (("train", first, size), ("test", first_test, test_size)):
-            features, labels = (params[name][key][start : start + count] for key in ("features", "labels"))
+            features, labels = (a[start : start + count] for a in params[name]["data"])
             assert np.all(features[:, -1] == 1)
             parts[name].append((features[:, :-1].astype(np.float64), labels))
         first_test += test_size
@@ -605,7 +606,7 @@ def test_the_server_averages_of_the_paper(tmp_path: Any) -> None:
         seeds=seeds,
         eval_every=500,
     )
-    cells = fedpbc.run(experiment, programs=PROGRAMS).cells
+    cells = run(experiment, programs=PROGRAMS).cells
     fedavg = dict(zip(PAIRS, [200.7, 72.1, 167.6, 0, 0], strict=True))
     for seed in seeds:
         centers = paper_centers(experiment, seed)
@@ -639,7 +640,7 @@ def test_sampled_fedpbc_keeps_its_bias(tmp_path: Any) -> None:
         tmp_path, [two_groups(*pair) for pair in PAIRS[:3]], rounds=6000, compute=["active"], eval_every=6000
     )
     ubar = paper_centers(experiment).mean(axis=0)
-    cells = fedpbc.run(experiment, programs=PROGRAMS).cells.values()
+    cells = run(experiment, programs=PROGRAMS).cells.values()
     for cell, figure in zip(cells, (200, 71, 167), strict=True):
         assert np.linalg.norm(cell.models["server_average"] - ubar) == pytest.approx(figure, abs=4)
 
@@ -655,7 +656,7 @@ def test_cooldown_brings_the_server_to_the_mean_model(tmp_path: Any) -> None:
         tmp_path, [two_groups(0.1, 0.9)], rounds=PAPER_ROUNDS + 200, cooldown_rounds=200, seeds=seeds
     )
     after_50 = []
-    for key, cell in fedpbc.run(experiment, programs=PROGRAMS).cells.items():
+    for key, cell in run(experiment, programs=PROGRAMS).cells.items():
         norm = np.linalg.norm(paper_centers(experiment, key.seed).mean(axis=0))
         server, mean, consensus = (
             cell.rows[name][PAPER_ROUNDS:] for name in ("server_distance", "mean_distance", "consensus_distance")
@@ -703,7 +704,7 @@ def check_equal(rows: list[dict[str, np.ndarray]], models: list[dict[str, np.nda
 def test_with_p_equal_1_all_three_are_the_same(tmp_path: Any) -> None:
     links = [{"name": "bernoulli", "prob": 1.0}]
     experiment = paper_experiment(tmp_path, links, rounds=40, algorithms=[{"name": name} for name in ALGORITHMS])
-    cells = list(fedpbc.run(experiment, programs=PROGRAMS).cells.values())
+    cells = list(run(experiment, programs=PROGRAMS).cells.values())
     assert all(cell.rows["num_active"][1:].tolist() == [100] * 40 for cell in cells)
     check_equal([cell.rows for cell in cells], [cell.models for cell in cells])
 
