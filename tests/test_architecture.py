@@ -23,7 +23,7 @@ LAYERS = [
     {"core.schema", "core.local"},
     {"core.registry", "core.schedules"},
     {"data", "models", "algorithms", "links"},
-    {"problems", "core.engine"},
+    {"problems", "core.contract", "core.engine"},
     {"experiment", "flower"},
     {"runs"},
     {"plots", "testing"},

@@ -116,6 +116,8 @@ def run(
 
     if isinstance(experiment, str | Path):
         experiment = load_experiment(experiment)
+    if resume and out is None:
+        raise ConfigError("resume = true: needs out, the run directory to go on in")
     use_every_core(devices)
     from fedpbc.runs.progress import shown
     from fedpbc.runs.runner import run as run_cells

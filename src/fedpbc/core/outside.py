@@ -122,6 +122,8 @@ def import_file(path: Path, key: str) -> ModuleType:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "is not a text file"
         raise ConfigError(f"{key} = {shorten(path)}: {reason}") from None
+    if importing.get() == path:
+        raise ConfigError(f"{key} = {shorten(path)}: imports itself, by an experiment that names it")
     content = (path, hashlib.sha256(text.encode()).hexdigest())
     if content in _loaded:
         return _loaded[content]
@@ -136,13 +138,13 @@ def import_file(path: Path, key: str) -> ModuleType:
         with _announced(path):
             spec.loader.exec_module(module)
     except ConfigError:
-        del sys.modules[name]
+        sys.modules.pop(name, None)
         raise
     except ModuleNotFoundError as error:
-        del sys.modules[name]
+        sys.modules.pop(name, None)
         raise ConfigError(f"{key} = {shorten(path)}: needs {error.name}, which is not installed") from None
     except (Exception, SystemExit) as error:
-        del sys.modules[name]
+        sys.modules.pop(name, None)
         raise ConfigError(f"{key} = {shorten(path)}: importing it failed: {first_line(error)}") from error
     finally:
         sys.path.remove(str(path.parent))

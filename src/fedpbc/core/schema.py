@@ -83,12 +83,17 @@ class Factory(Generic[P, T]):
         try:
             given = self.__signature__.bind_partial(*args, **kwargs).arguments
         except TypeError as error:
-            known = list(options_of(self.function))
+            known = list(options_of(self))
             unknown = [name for name in kwargs if name not in known]
             if unknown:
                 raise unknown_key(f"{self.name}.{unknown[0]}", unknown[0], known) from None
             raise ConfigError(f"{self.name}: {error}") from None
-        return Component(self.name, self, bind(self.function, given, self.name, Path.cwd()), self.name)
+        return Component(self.name, self, bind(self, given, self.name, Path.cwd()), self.name)
+
+    @property
+    def from_outside(self) -> bool:
+        """It is not the package's own: what it makes is checked."""
+        return self.source is not None or self.function.__qualname__.endswith("<locals>.given")
 
     @property
     def gives(self) -> Any:
@@ -172,7 +177,7 @@ class Component(Generic[T]):
 
     def describe(self, always: Sequence[str] = ()) -> str:
         """A short label made from the settings that differ from the defaults, and those that are ``always`` shown."""
-        defaults = {k: p.default for k, p in options_of(self.factory.function).items()}
+        defaults = {k: p.default for k, p in options_of(self.factory).items()}
         shown = {k: v for k, v in self.options.items() if k in always or not _same(v, defaults[k])}
         shown |= self.settings
         inside = ", ".join(f"{k}={_brief(v)}" for k, v in shown.items())
@@ -256,7 +261,7 @@ def options_of(factory: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     return {
         name: parameter.replace(annotation=hints.get(name, Any))
         for i, (name, parameter) in enumerate(parameters.items())
-        if not (i == 0 and name == "context")
+        if not (i == 0 and (name == "context" or isinstance(factory, Factory)))
     }
 
 
@@ -290,6 +295,8 @@ def bind_component(kind: Kind, value: Any, key: str, base: Path) -> Component[An
     if made is not None:
         _refuse_other(kind, made.factory, made.name, key)
         return dataclasses.replace(made.at(key), gives=kind.gives)
+    if isinstance(value, np.generic):
+        value = value.item()
     table = value if isinstance(value, Mapping) else kind.shorthand(value)
     if table is None:
         raise ConfigError(f"{key} = {shorten(value)}: must be {kind.allowed}")
@@ -300,14 +307,14 @@ def bind_component(kind: Kind, value: Any, key: str, base: Path) -> Component[An
     _refuse_other(kind, factory, str(name), key)
     rest = {k: v for k, v in table.items() if k != "name"}
     plain = not isinstance(value, Mapping)
-    options = bind(factory.function, rest, key, base, plain)
+    options = bind(factory, rest, key, base, plain)
     return Component(str(name), factory, options, key, plain, gives=kind.gives)
 
 
 def _refuse_other(kind: Kind, factory: Factory[..., Any], name: str, key: str) -> None:
     """A factory that says it makes something else. Raises ConfigError."""
     gives = factory.gives
-    if kind.gives and isinstance(gives, type) and not issubclass(gives, kind.gives):
+    if kind.gives and isinstance(gives, type) and gives is not Any and not issubclass(gives, kind.gives):
         made = article(gives.__name__)
         raise ConfigError(f"{key} = {shorten(name)}: makes {made}, must be {article(kind.noun)}")
 

@@ -81,7 +81,7 @@ def array_of(name: str, value: Any) -> np.ndarray:
     if np.ma.isMaskedArray(value):
         raise ConfigError(f"{name}: must not be a masked array; fill or drop what is missing")
     try:
-        array = np.asarray(value)
+        array = np.array(value)  # a copy: what the caller does to his own later changes no data set
         if array.dtype.kind == "O":
             array = _of_objects(name, array)
         if array.dtype.kind == "S":

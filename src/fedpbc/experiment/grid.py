@@ -242,6 +242,9 @@ def _labelled(kind: Kind, value: Any, key: str, base: Path) -> list[Component[An
                 one = dataclasses.replace(one, label=f"{label}, {_point_text(point)}")
             elif label is not None:
                 one = dataclasses.replace(one, label=label)
+            if one.label and not (isinstance(one.label, str) and one.label.strip() and one.label.isprintable()):
+                what = "must be a non-empty string of printable characters"
+                raise ConfigError(f"{here}.label = {shorten(one.label)}: {what}")
             given.append(bool(one.label))
             components.append(one if one.label else dataclasses.replace(one, label=one.describe(list(point))))
     return [_unique(components, i, given[i]) for i in range(len(components))]

@@ -69,7 +69,7 @@ def classification(
 
 def label_counts(client: np.ndarray, labels: np.ndarray, num_clients: int, num_classes: int) -> np.ndarray:
     """How many samples of each class a client has, int[m, classes]."""
-    cell = client * num_classes + labels
+    cell = client * num_classes + labels.astype(np.int64)
     return np.bincount(cell, minlength=num_clients * num_classes).reshape(num_clients, num_classes)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from fedpbc.core.flat import Flat
@@ -46,8 +47,8 @@ def loss(
     set_ = dataset(data)
     metrics = dict(metrics or {})
     for name in metrics:
-        if not name.isidentifier() or name == "loss":
-            raise ConfigError(f"metrics: {name!r} must be a plain name other than loss")
+        if not name.isidentifier() or name == "loss" or name.endswith(("_pooled", "_by_client")):
+            raise ConfigError(f"metrics: {name!r} must be a plain name, not loss, and not end in _pooled or _by_client")
     seed = int(context.rng("initial weights").integers(2**32))
     params = called("init", init, jax.random.key(seed))
     return objective_problem(
@@ -110,6 +111,8 @@ def initial(context: Context, model: Any, features: np.ndarray, num_outputs: int
     batch = jax.ShapeDtypeStruct((2, *features.shape[1:]), dtype)
     given = called("model: on a batch of 2 samples, it", jax.eval_shape, model.outputs, shapes, batch)
     shape = getattr(given, "shape", None)
+    if shape is not None and not jnp.issubdtype(given.dtype, jnp.floating):
+        raise ConfigError(f"model: outputs are {given.dtype}, must be floating-point numbers")
     if shape != (num_outputs, 2):
         own = isinstance(model, Functions) and shape is not None
         wanted = f"[n, outputs] = (2, {num_outputs})" if own else f"[outputs, n] = ({num_outputs}, 2)"

@@ -34,6 +34,8 @@ def regression(
     if not (isinstance(set_.train, tuple) and len(set_.train) == 2 and set_.train[1].ndim in (1, 2)):
         raise ConfigError("data: regression needs features [n, ...] and targets [n] or [n, k]")
     features, targets = set_.train
+    if set_.classes is not None:
+        raise ConfigError("data: targets are words, must be numbers")
     num_outputs = 1 if targets.ndim == 1 else targets.shape[1]
     network, params = initial(context, model, features, num_outputs)
     return objective_problem(

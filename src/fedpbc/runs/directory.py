@@ -90,7 +90,7 @@ class RunDirectory:
             before = _stored_content(stored, self.path)
         except (ValueError, OSError, ConfigError) as error:
             raise ConfigError(f"{stored_path}: cannot be read: {error}") from None
-        changed = _difference(before, _content(self.experiment))
+        changed = _difference(before, content_of(self.experiment))
         if changed:
             raise ConfigError(f"{self.path}: cannot resume, the experiment changed: {'; '.join(changed[:5])}")
 
@@ -181,6 +181,12 @@ class RunDirectory:
         """Every cell is finished and written."""
         return (self.path / "manifest.json").is_file() and not any(self.cells.glob("*.npz"))
 
+    def tidy(self, run: Run) -> None:
+        """What a kill after the last file of a complete run left undone."""
+        shutil.rmtree(self.path / ".cells.done", ignore_errors=True)
+        if not (self.path / "figure.svg").is_file():
+            draw_figure(run, self.path)
+
 
 def draw_figure(run: Run, path: Path) -> None:
     """figure.png and figure.svg of a run, into its directory; a picture that fails is a warning: the run is there."""
@@ -199,6 +205,9 @@ def write_run(run: Run, out: Path) -> Path:
     """Write a run that was computed in memory. Raises ConfigError when ``out`` is taken or the run was read back."""
     if run.experiment is None:
         raise ConfigError(f"{out}: this run was read back from {run.path}; copy that folder instead")
+    changed = _difference(run.content, content_of(run.experiment)) if run.content else []
+    if changed:
+        raise ConfigError(f"{out}: cannot be written, what the run read has changed since: {'; '.join(changed[:5])}")
     directory = RunDirectory.open(out, run.experiment, resume=False)
     try:
         manifest = {key: value for key, value in run.manifest.items() if key != "cells"}
@@ -225,7 +234,7 @@ def _copy_name(key: str, file: Any) -> str | None:
     return plain + str(file.suffix)
 
 
-def _content(experiment: Experiment) -> dict[str, Any]:
+def content_of(experiment: Experiment) -> dict[str, Any]:
     """The experiment with the content of its files instead of their names."""
     return experiment.table(_digest)
 
@@ -248,7 +257,7 @@ def _stored_content(stored: dict[str, Any], base: Path) -> dict[str, Any]:
     """The same of a run directory, without building components that only Python can make."""
     made_in_python = "made in Python" in json.dumps(stored)
     if not made_in_python:
-        return _content(Experiment.from_table(stored, base))
+        return content_of(Experiment.from_table(stored, base))
 
     def content(value: Any) -> Any:
         if isinstance(value, dict):
@@ -382,6 +391,8 @@ def _cells_of(path: Path, metrics: dict[str, np.ndarray], infos: list[dict[str, 
         if any(metrics[name][first] != getattr(key, name) for name in KEYS):
             raise ValueError(f"metrics.csv has no rows of {key} where they should be")
         rows = {name: values[first:last] for name, values in metrics.items() if name not in KEYS}
+        if np.any(np.diff(rows["round"]) <= 0):
+            raise ValueError(f"the rows of {key} in metrics.csv are not in the order of rounds")
         rest = {k: v for k, v in info.items() if k not in (*KEYS, "models")}
         cells[key] = CellResult(rows, Models(path / info["models"]), rest)
         first = last

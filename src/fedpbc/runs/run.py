@@ -83,6 +83,8 @@ class Run:
     """Its run directory, if it has one."""
     experiment: Experiment | None = None
     """The checked experiment, where the run was computed here."""
+    content: dict[str, Any] | None = None
+    """The experiment with hashes of what it read, from when the run was computed."""
     tree: Callable[[np.ndarray], Any] | None = None
     """Of a vector [d] the model as a pytree."""
 
@@ -154,8 +156,8 @@ class Run:
         cells = self.select(**where)
         groups = {key[:3] for key in cells}
         if len(groups) != 1:
-            names = [group._asdict() for group in self.groups]
-            raise KeyError(f"{where} fits {len(groups)} groups of {names}")
+            names = "; ".join(", ".join(f"{k}={v!r}" for k, v in group._asdict().items()) for group in self.groups)
+            raise KeyError(f"{where or 'no choice'} fits {len(groups)} groups; choose one of: {names}")
         if metric not in self.columns:
             raise KeyError(f"no metric {metric}; there are {', '.join(self.columns)}")
         return float(np.mean([self.cells[key].rows[metric][-1] for key in cells], dtype=np.float64))

@@ -17,6 +17,7 @@ import jax
 import numpy as np
 
 from fedpbc import __version__
+from fedpbc.core import contract
 from fedpbc.core.engine import Inputs, Plan, Programs, Simulation, StateLoss
 from fedpbc.core.memory import require_memory
 from fedpbc.core.schema import Context
@@ -25,7 +26,7 @@ from fedpbc.errors import ConfigError, shorten, suggest
 from fedpbc.experiment.grid import Cell, CellKey, Experiment
 from fedpbc.io.whole import damaged, read_arrays, write_arrays
 from fedpbc.runs.callbacks import Callback
-from fedpbc.runs.directory import RunDirectory, draw_figure, pack, read_run, unpack
+from fedpbc.runs.directory import RunDirectory, content_of, draw_figure, pack, read_run, unpack
 from fedpbc.runs.run import CellResult, Run
 from fedpbc.runs.structure import structure_of
 
@@ -97,6 +98,7 @@ class Grid:
         if devices is not None and not 1 <= devices <= len(self.programs.devices):
             raise ConfigError(f"devices = {devices}: must be from 1 to {len(self.programs.devices)}, as JAX sees here")
         self._problems: dict[int, Problem] = {}
+        self.content: dict[str, Any] | None = None
 
     def problem(self, seed: int) -> Problem:
         """The problem of a seed, its data on the devices; only the latest is kept, and no copy on the host."""
@@ -119,10 +121,18 @@ class Grid:
             )
             require_memory("batch_size", size, 3 * num_bytes, f"minibatches of {e.chunk_size} clients")
         self._check_figure(problem)
-        for component in (*e.links, *e.algorithms, e.learning_rate):
-            component.build(context)
+        e.learning_rate.build(context)
+        for links in e.links:
+            process = links.build(context)
+            if links.factory.from_outside:
+                contract.check_links(links.key, process, problem.num_clients)
+        for algorithm in e.algorithms:
+            method = algorithm.build(context)
+            if algorithm.factory.from_outside:
+                contract.check_algorithm(algorithm.key, method, problem.init, problem.num_clients)
         for algorithm in e.algorithms:
             e.setting(algorithm, "learning_rate").build(context)
+        self.content = content_of(e)
 
     def _check_figure(self, problem: Problem) -> None:
         """The figure may only ask for what the problem measures."""
@@ -141,7 +151,9 @@ class Grid:
     def run(self, directory: RunDirectory | None) -> Run:
         """Every cell that is not finished yet, and what a run leaves behind."""
         if directory and directory.complete:
-            return dataclasses.replace(read_run(directory.path), experiment=self.experiment, tree=self._tree())
+            run = dataclasses.replace(read_run(directory.path), experiment=self.experiment, tree=self._tree())
+            directory.tidy(run)
+            return run
         cells, finished = self.experiment.cells(), {}
         for seed in self.experiment.seeds:
             for cell in (cell for cell in cells if cell.seed == seed):
@@ -152,7 +164,7 @@ class Grid:
         manifest = self.manifest()
         run = Run(
             self.experiment.table(), results, self._measures, {**manifest, "cells": infos}, path, self.experiment,
-            self._tree(),
+            content=self.content, tree=self._tree(),
         )  # fmt: skip
         if directory:
             directory.finish(manifest, self._measures)
