@@ -145,7 +145,7 @@ COSTS = {
 def cost(options: dict[str, Any]) -> Cost:
     """What a method says of itself."""
     given = {key: value for key, value in options.items() if key != "name"}
-    return ALGORITHMS.registry[options["name"]](Context(0, np.dtype(np.float64), M), **given).cost
+    return ALGORITHMS.registry[options["name"]].function(Context(0, np.dtype(np.float64), M), **given).cost
 
 
 def test_what_it_costs() -> None:

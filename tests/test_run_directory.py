@@ -68,7 +68,7 @@ def test_metrics_have_one_row_per_cell_and_round_and_round_trip(finished, table)
 def test_float32_values_round_trip_too(table, tmp_path):
     table["precision"] = "float32"
     result = run(Experiment.from_table(table), tmp_path / "out")
-    metrics = read_metrics(tmp_path / "out" / "metrics.csv")
+    metrics = read_metrics(tmp_path / "out" / "metrics.csv", np.dtype(np.float32))
     written = metrics["server_distance"].astype(np.float32)
     expected = np.concatenate([cell.rows["server_distance"] for cell in result.cells.values()])
     assert expected.dtype == np.float32
