@@ -97,3 +97,8 @@ def write_inputs(folder: Path) -> None:
     features = rng.standard_normal((60, 4))
     labels = (features[:, 0] > 0).astype(np.int64) + (features[:, 1] > 0)
     np.savez(folder / "data.npz", **{"train.0": features, "train.1": labels})
+
+
+def own(kind: Any) -> set[str]:
+    """The package's own components of a kind; other tests of this process may have registered some."""
+    return {name for name, factory in kind.registry.items() if not factory.from_outside}

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from components import LINK_SETTINGS, PROBLEM_SETTINGS, TRACE, VARIANTS, label, write_inputs
+from components import LINK_SETTINGS, PROBLEM_SETTINGS, TRACE, VARIANTS, label, own, write_inputs
 
 from fedpbc.algorithms import ALGORITHMS
 from fedpbc.algorithms.common.server import SERVERS
@@ -22,11 +22,11 @@ LIKE_SCAFFOLD = {"scaffold", "fedpbc_corrected"}
 
 
 def test_every_registered_component_is_tested_here():
-    assert set(LINK_SETTINGS) == set(LINKS.registry)
-    assert set(PROBLEM_SETTINGS) == set(PROBLEMS.registry)
-    assert {variant["name"] for variant in VARIANTS} == set(ALGORITHMS.registry)
+    assert set(LINK_SETTINGS) == own(LINKS)
+    assert set(PROBLEM_SETTINGS) == own(PROBLEMS)
+    assert {variant["name"] for variant in VARIANTS} == own(ALGORITHMS)
     servers = {variant["server"]["name"] for variant in VARIANTS if "server" in variant}
-    assert servers == set(SERVERS.registry)
+    assert servers == own(SERVERS)
 
 
 def like(variant: dict[str, Any]) -> str | None:

@@ -73,6 +73,8 @@ def test_every_key_and_component_is_documented_with_its_default():
         for name, factory in kind.registry.items():
             if name in ("constant", "vector", "file", "none"):  # written as plain values
                 continue
+            if factory.from_outside:  # registered by another test of this process
+                continue
             assert f"`{name}`" in KEYS or f'"{name}"' in KEYS, name
             for option in options_of(factory):
                 assert option in KEYS, f"{name}.{option}"
