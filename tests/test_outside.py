@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import tomli_w
 from components import LINK_SETTINGS, write_inputs
+from components import own as package_own
 from outside_files import call, package, plain_file
 
 import fedpbc
@@ -70,7 +71,7 @@ def ok(done: subprocess.CompletedProcess[str]) -> subprocess.CompletedProcess[st
 
 def test_an_installed_package_against_every_method_from_toml(tmp_path):
     path = package(tmp_path / "site")
-    methods = [{"name": name} for name in ALGORITHMS.registry]
+    methods = [{"name": name} for name in sorted(package_own(ALGORITHMS))]
     outside = {"name": "every_third"}
     experiment = table(
         algorithms=[*methods, {"name": "damped", "damping": 0.2}],
@@ -129,9 +130,12 @@ def test_from_python_a_stranger_meets_every_method_and_every_link(own, tmp_path,
     problem = fedpbc.problems.loss(own.blobs(), loss=own.loss, init=own.init, metrics={"my_score": own.my_score})
     settings = {"rounds": 4, "local_steps": 2, "learning_rate": 0.1, "progress": False}
     every_method = fedpbc.simulate(
-        problem, links=own.every_third(), algorithm=[*ALGORITHMS.registry.values(), own.damped()], **settings
+        problem,
+        links=own.every_third(),
+        algorithm=[*(ALGORITHMS.registry[name] for name in sorted(package_own(ALGORITHMS))), own.damped()],
+        **settings,
     )
-    assert len(every_method.cells) == len(ALGORITHMS.registry) + 1
+    assert len(every_method.cells) == len(package_own(ALGORITHMS)) + 1
     every_link = fedpbc.simulate(problem, links=list(LINK_SETTINGS.values()), algorithm=own.damped, **settings)
     assert len(every_link.cells) == len(LINK_SETTINGS)
     for run in (every_method, every_link):

@@ -13,6 +13,7 @@ import numpy as np
 import oracle
 import pytest
 import rivals
+from components import own
 from stepwise import Simulated, deviation, random_trace, simulate
 from test_oracle import CLASSES, SYNTHETIC_M, client_data, sampler, synthetic_experiment
 
@@ -155,7 +156,7 @@ def test_the_trace_holds_the_special_rounds() -> None:
 def test_every_registered_algorithm_is_compared_here() -> None:
     from fedpbc.algorithms import ALGORITHMS
 
-    assert {case.options["name"] for case in CASES.values()} == set(ALGORITHMS.registry)
+    assert {case.options["name"] for case in CASES.values()} == own(ALGORITHMS)
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
