@@ -75,7 +75,7 @@ def _programs() -> Any:
     """Compiled programs, to be shared between repetitions: what is timed is the steady state."""
     import jax
 
-    from fedpbc.core.engine import Programs
+    from fedpbc.core.programs import Programs
 
     return Programs(jax.devices())
 

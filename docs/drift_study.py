@@ -18,7 +18,7 @@ import numpy as np
 from comparison import markdown
 
 import fedpbc
-from fedpbc.core.engine import Programs
+from fedpbc.core.programs import Programs
 from fedpbc.experiment.grid import Experiment
 from fedpbc.runs.runner import run
 

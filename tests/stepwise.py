@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 import fedpbc
-from fedpbc.core.engine import Programs
+from fedpbc.core.programs import Programs
 from fedpbc.runs.runner import Grid
 
 PROGRAMS = Programs(jax.devices()[:1])
@@ -31,7 +31,7 @@ def simulate(experiment: fedpbc.Experiment, cell: Any) -> Simulated:
     """One cell of an experiment, stopped after every round to copy all models."""
     with jax.enable_x64(experiment.precision == "float64"):
         simulation = Grid(experiment, devices=1, programs=PROGRAMS).simulation(cell)
-        parts, states, models = [simulation.first_rows], [], []
+        parts, states, models = [simulation.start()], [], []
         while True:
             states.append(jax.tree.map(np.array, simulation.carry.algorithm))
             models.append(jax.tree.map(np.array, simulation.inputs.algorithm.models(simulation.carry.algorithm)))

@@ -8,7 +8,8 @@ import jax
 import numpy as np
 import pytest
 
-from fedpbc.core.engine import CAPACITY, Programs
+from fedpbc.core.engine import CAPACITY
+from fedpbc.core.programs import Programs
 from fedpbc.experiment.grid import Experiment
 from fedpbc.runs.runner import Grid, run
 
@@ -61,7 +62,7 @@ def test_a_process_keeps_only_so_many_programs(table, monkeypatch):
     experiment = Experiment.from_table(table | {"algorithms": [{"name": name} for name in names]})
     kept, few = Programs(jax.devices()[:1]), Programs(jax.devices()[:1])
     plenty = run(experiment, devices=1, programs=kept)
-    monkeypatch.setattr("fedpbc.core.engine.MAX_PROGRAMS", 2)
+    monkeypatch.setattr("fedpbc.core.programs.MAX_PROGRAMS", 2)
     scarce = run(experiment, devices=1, programs=few)
     assert (len(kept.compiled), kept.num_compiled) == (3, 3)
     assert (len(few.compiled), few.num_compiled) == (2, 6)  # two seeds, each in the order of the algorithms
@@ -89,8 +90,8 @@ def test_a_run_does_not_depend_on_how_it_is_cut_into_blocks(table):
     grid = Grid(experiment)
     with jax.enable_x64(True):
         whole, pieces = grid.simulation(experiment.cells()[0]), grid.simulation(experiment.cells()[0])
-        rows = [whole.first_rows, whole.advance(100)]
-        parts = [pieces.first_rows]
+        rows = [whole.start(), whole.advance(100)]
+        parts = [pieces.start()]
         while not pieces.done:
             saved = pieces.save()
             pieces = grid.simulation(experiment.cells()[0])

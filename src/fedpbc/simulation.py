@@ -47,6 +47,7 @@ def simulate(
     eval_every: int | None = None,
     chunk_size: int = 25,
     precision: Literal["float32", "float64"] = "float32",
+    metrics: Sequence[Literal["server", "mean"]] = ("server", "mean"),
     state_loss: Mapping[str, Any] | None = None,
     figure: Mapping[str, Any] | None = None,
     name: str = "simulation",
@@ -87,6 +88,7 @@ def simulate(
         "eval_every": max(1, _whole(rounds) // 100) if eval_every is None else eval_every,
         "chunk_size": chunk_size,
         "precision": precision,
+        "metrics": list(metrics) if not isinstance(metrics, str) else metrics,
         "problem": {"name": problem} if isinstance(problem, str) else problem,
         "links": _listed(links),
         "algorithms": _listed(algorithm),
@@ -119,9 +121,11 @@ def run(
     if resume and out is None:
         raise ConfigError("resume = true: needs out, the run directory to go on in")
     use_every_core(devices)
+    from fedpbc.runs.cache import use_cache
     from fedpbc.runs.progress import shown
     from fedpbc.runs.runner import run as run_cells
 
+    use_cache()
     with shown(experiment, sys.stderr, quiet=not progress) as told:
         return run_cells(experiment, out, resume=resume, devices=devices, progress=told, callbacks=callbacks)
 

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from fedpbc.core.aggregation import select
 from fedpbc.core.types import Array, Problem
 
 DEVICES = "devices"
@@ -63,6 +64,39 @@ def map_clients(train_one: Callable[..., Array], rows: Any, chunk_size: int, num
     chunks = tuple(a.reshape(num_chunks, size, *a.shape[1:]) for a in (*filled, clients))
     trained = map_chunks(lambda chunk: jax.vmap(train_one)(*chunk), chunks, num_devices)
     return trained.reshape(num_chunks * size, *trained.shape[2:])[:m]
+
+
+def map_some(train_one: Callable[..., Array], rows: Any, needed: Array, chunk_size: int, num_devices: int) -> Array:
+    """``map_clients`` for the clients of a mask bool[m]; the others keep ``rows[0]``, and cost nothing.
+
+    Those needed come first, in their order, in as many chunks as they fill; chunks have the shapes of
+    ``map_clients``, so that a client's result is the same in both. The last chunk is filled up with the last client.
+    """
+    m = rows[0].shape[0]
+    size = min(chunk_size, m)
+    share = -(-m // (size * num_devices))
+    clients = jnp.nonzero(needed, size=share * num_devices * size, fill_value=m)[0].astype(jnp.int32)
+    clients = clients.reshape(share * num_devices, size)
+    num_chunks = -(-jnp.sum(needed, dtype=jnp.int32) // size)
+
+    def trained(chunk: Array) -> Array:
+        ids = jnp.minimum(clients[chunk], m - 1)
+        return jax.vmap(train_one)(*(a[ids] for a in rows), ids)
+
+    if num_devices == 1:
+
+        def into(chunk: Array, models: Array) -> Array:
+            return models.at[clients[chunk]].set(trained(chunk), mode="drop")
+
+        return jax.lax.fori_loop(0, num_chunks, into, rows[0])
+    here = jax.lax.axis_index(DEVICES)
+    mine = (num_chunks - here + num_devices - 1) // num_devices  # chunks here, here + num_devices, ...
+    room = jnp.zeros((share, size, *rows[0].shape[1:]), rows[0].dtype)
+    done = jax.lax.fori_loop(0, mine, lambda k, room: room.at[k].set(trained(here + k * num_devices)), room)
+    everywhere = jax.lax.all_gather(done, DEVICES)
+    place = jnp.cumsum(needed) - 1
+    chunk, slot = place // size, place % size
+    return select(needed, everywhere[chunk % num_devices, chunk // num_devices, slot], rows[0])
 
 
 def map_chunks(fn: Callable[[Any], Any], chunks: Any, num_devices: int) -> Any:

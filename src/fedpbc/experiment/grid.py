@@ -72,6 +72,7 @@ class Experiment:
     eval_every: int
     chunk_size: int
     precision: str
+    metrics: list[str]
     imports: list[Path] | None
     problem: Component[Any]
     links: list[Component[Any]]
@@ -115,11 +116,13 @@ class Experiment:
         return experiment
 
     def _check(self) -> None:
-        for key in ("seeds", "compute"):
+        for key in ("seeds", "compute", "metrics"):
             values = getattr(self, key)
             twice = [value for value, count in Counter(values).items() if count > 1]
             if twice:
                 raise ConfigError(f"{key} = {shorten(values)}: {shorten(twice[0])} stands there twice")
+        if "server" not in self.metrics:
+            raise ConfigError(f'metrics = {shorten(self.metrics)}: must hold "server"')
         usable = self.name.strip() and self.name.isprintable() and len(self.name) <= 100
         usable = usable and len(self.name.encode(errors="replace")) <= 200
         if not usable or re.search(r"[/\\]", self.name) or self.name in (".", ".."):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
@@ -16,10 +16,15 @@ if TYPE_CHECKING:
 class Callback:
     """Override what you need. A callback is told of every cell of the grid, one after another.
 
+    ``side_by_side = True`` in a class says that it can be told of several cells in turn, never of two at the same
+    moment: cells then run side by side.
+
     It is shown results after they are computed: it cannot change them, only end a cell early. A run that was killed
     and is resumed shows the rows of the unfinished cell from the first one again, so that a callback needs no memory of
     its own; cells that were finished before are told of by ``on_cell_end`` alone.
     """
+
+    side_by_side: ClassVar[bool] = False
 
     def on_rows(self, cell: CellKey, rows: dict[str, np.ndarray]) -> bool | None:
         """A new row of metrics: columns of one value each, ``round`` among them. True ends this cell at this row.
@@ -37,6 +42,8 @@ class EarlyStop(Callback):
     A round without a row (``eval_every``) cannot end a cell: it ends at the first row that is late enough.
     """
 
+    side_by_side = True
+
     def __init__(
         self, metric: str, patience: int, min_change: float = 0.0, better: Literal["lower", "higher"] = "lower"
     ) -> None:
@@ -49,8 +56,7 @@ class EarlyStop(Callback):
             raise ConfigError(f"min_change = {shorten(min_change)}: must be a number >= 0")
         self.metric, self.patience, self.min_change = metric, patience, min_change
         self.sign = 1.0 if better == "lower" else -1.0
-        self._cell: CellKey | None = None
-        self._best, self._best_round = np.inf, 0
+        self._best: dict[CellKey, tuple[float, int]] = {}
 
     def on_rows(self, cell: CellKey, rows: dict[str, np.ndarray]) -> bool | None:
         """True once the metric has stopped improving. Raises ConfigError when there is no such metric."""
@@ -59,10 +65,10 @@ class EarlyStop(Callback):
             hint = suggest(self.metric, known)
             raise ConfigError(f"EarlyStop: no metric {shorten(self.metric)}{hint}; there are {', '.join(known)}")
         t, value = int(rows["round"][0]), self.sign * float(rows[self.metric][0])
-        if cell != self._cell or t == 0:
-            self._cell, self._best, self._best_round = cell, np.inf, t
+        best, since = self._best.get(cell, (np.inf, t)) if t > 0 else (np.inf, t)
         if not np.isfinite(value):
             return True
-        if value < self._best - self.min_change:
-            self._best, self._best_round = value, t
-        return t - self._best_round >= self.patience
+        if value < best - self.min_change:
+            best, since = value, t
+        self._best[cell] = best, since
+        return t - since >= self.patience

@@ -7,7 +7,7 @@ import platform
 import resource
 import subprocess
 import sys
-import time
+import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -18,20 +18,22 @@ import numpy as np
 
 from fedpbc import __version__
 from fedpbc.core import contract
-from fedpbc.core.engine import Inputs, Plan, Programs, Simulation, StateLoss
-from fedpbc.core.memory import require_memory
+from fedpbc.core.engine import Inputs, Plan, StateLoss
+from fedpbc.core.memory import require_memory, total_memory
+from fedpbc.core.programs import Programs, Simulation
 from fedpbc.core.schema import Context
 from fedpbc.core.types import Measure, Problem
 from fedpbc.errors import ConfigError, shorten, suggest
 from fedpbc.experiment.grid import Cell, CellKey, Experiment
-from fedpbc.io.whole import damaged, read_arrays, write_arrays
 from fedpbc.runs.callbacks import Callback
-from fedpbc.runs.directory import RunDirectory, content_of, draw_figure, pack, read_run, unpack
+from fedpbc.runs.cell import run_cell
+from fedpbc.runs.directory import RunDirectory, content_of, draw_figure, read_run
 from fedpbc.runs.run import CellResult, Run
 from fedpbc.runs.structure import structure_of
+from fedpbc.runs.workers import Queue, work
 
-BLOCK_SECONDS, CHECKPOINT_SECONDS = 0.5, 5.0
-"""How long a block of rounds aims to take, and how often the running cell is saved."""
+MOST_MEMORY, STATES = 0.5, 6
+"""Cells run side by side within this share of the memory; a cell is taken to need so many times its client models."""
 WORTH_SHARING = 1e7
 """Operations of a round below which sharing it between devices costs more than it saves."""
 
@@ -48,16 +50,17 @@ def run(
     progress: Progress | None = None,
     programs: Programs | None = None,
     callbacks: Sequence[Callback] = (),
+    side_by_side: bool = True,
 ) -> Run:
     """Run every cell of an experiment and return the results; see ``fedpbc.simulate``, which calls this.
 
-    ``programs``: pass one ``fedpbc.core.engine.Programs(jax.devices())`` to several calls to share what they compile.
-    Raises ConfigError.
+    ``programs``: pass one ``fedpbc.core.programs.Programs(jax.devices())`` to several calls to share what they compile.
+    ``side_by_side``: False runs one cell after another, its rounds shared between the devices. Raises ConfigError.
     """
     if not isinstance(callbacks, Sequence) or not all(isinstance(callback, Callback) for callback in callbacks):
         raise ConfigError(f"callbacks = {shorten(callbacks)}: must be a list of fedpbc.Callback objects")
     with settings_of(experiment):
-        grid = Grid(experiment, devices, progress, programs, callbacks)
+        grid = Grid(experiment, devices, progress, programs, callbacks, side_by_side)
         grid.check()
         if out is None:
             return grid.run(None)
@@ -92,27 +95,52 @@ class Grid:
         progress: Progress | None = None,
         programs: Programs | None = None,
         callbacks: Sequence[Callback] = (),
+        side_by_side: bool = True,
     ) -> None:
         self.experiment, self.devices, self.progress, self.callbacks = experiment, devices, progress, callbacks
         self.programs = programs or Programs(jax.devices())
         if devices is not None and not 1 <= devices <= len(self.programs.devices):
             raise ConfigError(f"devices = {devices}: must be from 1 to {len(self.programs.devices)}, as JAX sees here")
-        self._problems: dict[int, Problem] = {}
+        self.num_workers = 1
+        self._side_by_side = side_by_side and all(callback.side_by_side for callback in callbacks)
+        self._drawn: dict[int, Problem] = {}
+        self._problems: dict[tuple[int, int], Problem] = {}
+        self._building, self._telling = threading.RLock(), threading.RLock()
         self.content: dict[str, Any] | None = None
 
-    def problem(self, seed: int) -> Problem:
-        """The problem of a seed, its data on the devices; only the latest is kept, and no copy on the host."""
-        if seed not in self._problems:
-            self._problems.clear()
-            problem = self.experiment.problem.build(self.experiment.context(seed))
-            params = self.programs.put(problem.params, self.num_devices(problem, self.experiment.local_steps))
-            self._problems[seed] = dataclasses.replace(problem, params=params)
-        return self._problems[seed]
+    def drawn(self, seed: int) -> Problem:
+        """The problem of a seed, its data not on a device yet."""
+        with self._building:
+            if seed not in self._drawn:
+                self._drawn[seed] = self.experiment.problem.build(self.experiment.context(seed))
+            return self._drawn[seed]
+
+    def problem(self, seed: int, device: int = 0) -> Problem:
+        """The problem of a seed, its data on the devices of a worker; where these are CPUs, no other copy is kept."""
+        with self._building:
+            if (seed, device) not in self._problems:
+                problem = self.drawn(seed)
+                params = self.programs.put(problem.params, self._plan(problem, self.experiment.local_steps, device))
+                self._problems[seed, device] = dataclasses.replace(problem, params=params)
+                if self._on_cpus:
+                    self._drawn[seed] = self._problems[seed, device]
+            return self._problems[seed, device]
+
+    def _keep(self, seeds: set[int]) -> None:
+        """Forget the data of other seeds, but for one: results tell of its structure."""
+        with self._building:
+            kept = seeds or {next(reversed(self._drawn))}
+            self._drawn = {seed: problem for seed, problem in self._drawn.items() if seed in kept}
+            self._problems = {key: problem for key, problem in self._problems.items() if key[0] in kept}
+
+    @property
+    def _on_cpus(self) -> bool:
+        return bool(self.programs.devices[0].platform == "cpu")
 
     def check(self) -> None:
         """Build everything once, so that a mistake shows before a run directory exists."""
         e, seed = self.experiment, self.experiment.seeds[0]
-        problem = self.problem(seed)
+        problem = self.drawn(seed)
         context = e.context(seed, problem)
         for size in {e.setting(algorithm, "batch_size") for algorithm in e.algorithms}:
             batch = jax.eval_shape(lambda p, k, n=size: problem.sample(p, 0, k, n), problem.params, jax.random.key(0))
@@ -154,10 +182,8 @@ class Grid:
             run = dataclasses.replace(read_run(directory.path), experiment=self.experiment, tree=self._tree())
             directory.tidy(run)
             return run
-        cells, finished = self.experiment.cells(), {}
-        for seed in self.experiment.seeds:
-            for cell in (cell for cell in cells if cell.seed == seed):
-                finished[cell.key] = self._finish_cell(cell, directory)
+        cells = self.experiment.cells()
+        finished = self._run_cells(cells, directory)
         results = {cell.key: finished[cell.key] for cell in cells}
         path = directory.path if directory else None
         infos = [{**key._asdict(), **result.info} for key, result in results.items()]
@@ -167,112 +193,92 @@ class Grid:
             content=self.content, tree=self._tree(),
         )  # fmt: skip
         if directory:
-            directory.finish(manifest, self._measures)
+            directory.finish(manifest, self._measures, results)
             draw_figure(run, directory.path)
         return run
 
     def _tree(self) -> Any:
-        problem = next(iter(self._problems.values()), None)
-        return problem.tree if problem is not None else None
+        return next(iter(self._drawn.values())).tree  # check() draws one
 
     def _structure(self) -> Any:
-        problem = next(iter(self._problems.values()))
+        problem = next(iter(self._drawn.values()))
         return structure_of(problem.tree, len(problem.init))
 
-    def _finish_cell(self, cell: Cell, directory: RunDirectory | None) -> CellResult:
-        done = directory.load(cell) if directory else None
-        if done is None:
-            if self.progress:
-                self.progress(cell.key, 0, 0)
-            done = self._run_cell(cell, directory)
-            if directory:
-                directory.save(cell, done)
-        elif self.progress:
-            self.progress(cell.key, 0, self.experiment.rounds)
-        for callback in self.callbacks:
-            callback.on_cell_end(cell.key, done)
-        return done
+    def _run_cells(self, cells: Sequence[Cell], directory: RunDirectory | None) -> dict[CellKey, CellResult]:
+        """Cells that are finished are read, the others are run side by side."""
+        results: dict[CellKey, CellResult] = {}
+        left = []
+        for seed in self.experiment.seeds:
+            for cell in (cell for cell in cells if cell.seed == seed):
+                done = directory.load(cell) if directory else None
+                if done is None:
+                    left.append(cell)
+                    continue
+                results[cell.key] = done
+                self.tell_progress(cell.key, 0, self.experiment.rounds)
+                for callback in self.callbacks:
+                    callback.on_cell_end(cell.key, done)
+        self.num_workers, seeds_at_once = self._room(left)
+        queue = Queue(left, _program, seeds_at_once)
 
-    def _run_cell(self, cell: Cell, directory: RunDirectory | None) -> CellResult:
-        """One run, from its checkpoint if it has one."""
-        began = time.perf_counter()
-        simulation = self.simulation(cell)
-        times = {"compile_s": simulation.compile_seconds, "run_s": 0.0, "total_s": 0.0}
-        parts = [simulation.first_rows]
-        checkpoint = directory.checkpoint_path(cell) if directory else None
-        if checkpoint and checkpoint.is_file():
-            saved = read_arrays(checkpoint)
-            try:
-                simulation.restore(saved)
-            except (KeyError, ValueError) as error:
-                raise damaged(checkpoint, error) from None
-            before = unpack(checkpoint, saved)
-            parts, times = [before.rows], {name: before.info[name] + times[name] for name in times}
-        if self.progress:
-            self.progress(cell.key, 0, simulation.next_round)
-        block, saved_at = 16, began
-        stop = self._tell(cell.key, parts[0])
-        if stop is not None and stop < simulation.next_round:  # other callbacks than before the kill
-            simulation, parts = self._again(cell, stop)
-        while not simulation.done and stop is None:
-            first, block_began = simulation.next_round, time.perf_counter()
-            start = {name: a.copy() for name, a in simulation.save().items()} if self.callbacks else None
-            parts.append(simulation.advance(block))
-            now = time.perf_counter()
-            times["run_s"] += now - block_began
-            advanced = simulation.next_round - first
-            block = max(1, min(4 * block, round(BLOCK_SECONDS * advanced / (now - block_began))))
-            stop = self._tell(cell.key, parts[-1])
-            if stop is not None and start is not None and stop < simulation.next_round:
-                simulation.restore(start)  # the same rounds again, as far as was wished: how long a block is, is chance
-                parts[-1] = simulation.advance(stop - first)
-            if self.progress:
-                self.progress(cell.key, simulation.next_round - first, 0)
-            if checkpoint and now - saved_at > CHECKPOINT_SECONDS and not simulation.done:
-                so_far = {**times, "total_s": times["total_s"] + now - began}
-                write_arrays(checkpoint, pack(CellResult(_join(parts), {}, so_far)) | simulation.save())
-                parts, saved_at = [_join(parts)], now
-        cost = simulation.inputs.algorithm.cost
-        info = {
-            **times,
-            "total_s": times["total_s"] + time.perf_counter() - began,
-            "ms_per_round": 1e3 * times["run_s"] / max(simulation.next_round, 1),
-            "num_devices": simulation.plan.num_devices,
-            "first_nonfinite_round": simulation.first_nonfinite,
-            "cost": {**dataclasses.asdict(cost), "scalars": list(cost.scalars)},
-        }
-        models = simulation.models()
-        if not simulation.done:
-            info["stopped_after"] = simulation.next_round
-            del models["server_average"]  # over the second half of all rounds: not complete
-            if self.progress:
-                self.progress(cell.key, self.experiment.rounds - simulation.next_round, 0)
-        return CellResult(_join(parts), models, info)
+        def loop(worker: int) -> None:
+            with settings_of(self.experiment):  # JAX keeps its settings by thread
+                while (cell := queue.take()) is not None:
+                    self.tell_progress(cell.key, 0, 0)
+                    checkpoint = directory.checkpoint_path(cell) if directory else None
+                    result = run_cell(self, cell, self._device(worker), checkpoint, queue)
+                    if directory:
+                        directory.save(cell, result)
+                    with self._telling:
+                        results[cell.key] = result
+                        for callback in self.callbacks:
+                            callback.on_cell_end(cell.key, result)
+                    self._keep(queue.finished(cell))
 
-    def _again(self, cell: Cell, rounds: int) -> tuple[Simulation, list[dict[str, np.ndarray]]]:
-        """A cell from its start up to a round, and its rows."""
-        simulation = self.simulation(cell)
-        parts = [simulation.first_rows]
-        while simulation.next_round < rounds:
-            parts.append(simulation.advance(rounds - simulation.next_round))
-        return simulation, parts
+        work(queue, self.num_workers, loop)
+        return results
 
-    def _tell(self, key: CellKey, rows: dict[str, np.ndarray]) -> int | None:
+    def _room(self, cells: Sequence[Cell]) -> tuple[int, int]:
+        """How many cells run side by side, and how many seeds have their data in memory at once."""
+        most = min(self.devices or len(self.programs.devices), len(cells)) if self._side_by_side else 1
+        if most <= 1:
+            return 1, 1
+        problem = next(iter(self._drawn.values()))
+        data = sum(a.nbytes for a in jax.tree.leaves(problem.params))
+        state = STATES * problem.num_clients * problem.init.nbytes
+        room = MOST_MEMORY * total_memory()
+        workers = int(max(1, min(most, (room - data) // max(state, 1))))
+        return workers, 2 if 3 * data + workers * state < room else 1  # the next one is drawn on the host and copied
+
+    def _device(self, worker: int) -> int:
+        """Cells side by side share one CPU device, whose programs run at the same time; accelerators have one each."""
+        return 0 if self._on_cpus else worker
+
+    def tell(self, key: CellKey, rows: dict[str, np.ndarray]) -> int | None:
         """Show new rows to the callbacks, one at a time: the round after which one wants the cell to end, or None."""
-        for i, t in enumerate(rows["round"].tolist() if self.callbacks else ()):
-            row = {name: values[i : i + 1] for name, values in rows.items()}
-            wishes = [callback.on_rows(key, row) for callback in self.callbacks]  # everybody is told
-            if any(wishes):
-                return int(t)
-        return None
+        with self._telling:
+            for i, t in enumerate(rows["round"].tolist() if self.callbacks else ()):
+                row = {name: values[i : i + 1] for name, values in rows.items()}
+                wishes = [callback.on_rows(key, row) for callback in self.callbacks]  # everybody is told
+                if any(wishes):
+                    return int(t)
+            return None
 
-    def simulation(self, cell: Cell) -> Simulation:
+    def tell_progress(self, key: CellKey, advanced: int, restored: int) -> None:
+        """Rounds of a cell that are done."""
+        if self.progress:
+            with self._telling:
+                self.progress(key, advanced, restored)
+
+    def simulation(self, cell: Cell, device: int = 0) -> Simulation:
         """The start of one run of the grid."""
         e = self.experiment
-        problem = self.problem(cell.seed)
+        problem = self.problem(cell.seed, device)
         context = e.context(cell.seed, problem)
-        devices = self.num_devices(problem, cell.local_steps)
-        plan = Plan(cell.compute, cell.local_steps, cell.batch_size, e.minibatch, e.chunk_size, devices)
+        plan = dataclasses.replace(
+            self._plan(problem, cell.local_steps, device),
+            compute=cell.compute, local_steps=cell.local_steps, batch_size=cell.batch_size,
+        )  # fmt: skip
         inputs = Inputs(
             problem=problem,
             links=cell.links.build(context),
@@ -296,7 +302,15 @@ class Grid:
         lost[context.rng("state loss").permutation(m)[:count]] = True
         return StateLoss(np.int32(settings["round"]), lost)
 
-    def num_devices(self, problem: Problem, local_steps: int) -> int:
+    def _plan(self, problem: Problem, local_steps: int, device: int) -> Plan:
+        """A plan on the devices that a cell uses."""
+        e = self.experiment
+        shared = self._num_devices(problem, local_steps) if self.num_workers == 1 else 1
+        return Plan(
+            e.compute[0], local_steps, e.batch_size, e.minibatch, e.chunk_size, shared, device, "mean" in e.metrics
+        )
+
+    def _num_devices(self, problem: Problem, local_steps: int) -> int:
         """As asked, or as many as have a chunk of clients each, when a round is worth sharing."""
         if self.devices is not None:
             return self.devices
@@ -317,6 +331,7 @@ class Grid:
             "platform": platform.platform(),
             "device": f"{device.platform}: {device.device_kind}",
             "devices": len(self.programs.devices),
+            "cells_side_by_side": self.num_workers,
             "peak_memory_mb": _peak_memory_mb(device),
             "programs_compiled": self.programs.num_compiled,
             "model": self._structure(),
@@ -324,8 +339,9 @@ class Grid:
         }
 
 
-def _join(parts: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+def _program(cell: Cell) -> Any:
+    """Cells that agree in this will likely share a compiled program."""
+    return cell.links.name, cell.algorithm.name, cell.compute, cell.local_steps, cell.batch_size
 
 
 def _commit() -> str | None:

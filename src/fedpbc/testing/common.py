@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from fedpbc.core.engine import Programs
+from fedpbc.core.programs import Programs
 from fedpbc.core.schema import Component, Context, Kind, bind_component
 from fedpbc.errors import FedpbcError, first_line
 from fedpbc.experiment.grid import Experiment
@@ -74,7 +74,7 @@ def experiment_of(problem: Any, links: Any, algorithm: Any, **changes: Any) -> E
 def run_small(experiment: Experiment, num_devices: int = 1) -> Run:
     """Run it, with programs of its own."""
     programs = Programs(jax.devices()[:num_devices])
-    return run(experiment, devices=num_devices, programs=programs)
+    return run(experiment, devices=num_devices, programs=programs, side_by_side=False)
 
 
 def check_devices(experiment: Experiment) -> None:
