@@ -39,7 +39,7 @@ _STATIC = {
     Algorithm: ["init", "round", "models", "forget", "cost"],
     Weighting: ["init", "step"],
     ServerOptimizer: ["init", "step", "num_memories"],
-    Problem: ["num_clients", "sample", "gradient", "num_blocks", "block_sums", "metrics", "work", "unroll"],
+    Problem: ["num_clients", "sample", "gradient", "num_blocks", "block_sums", "metrics", "work", "unroll", "several"],
 }
 for _cls, _static in _STATIC.items():
     _data = ["params", "init"] if _cls is Problem else ["params"]

@@ -35,6 +35,9 @@ def local_steps(
     """
     key, start = jax.random.fold_in(key, client), x
     fixed = problem.sample(problem.params, client, key, batch_size) if minibatch == "round" else None
+    several = problem.several(steps, batch_size) if problem.several is not None and minibatch == "round" else None
+    if several is not None:
+        return several(fixed, x, eta, shift, proximal)
 
     def step(k: Array, x: Array) -> Array:
         batch = fixed

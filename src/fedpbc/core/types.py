@@ -73,6 +73,13 @@ class Measure:
     """Among those that figures and tables show when nothing else is asked for."""
 
 
+class Steps(Protocol):
+    """All local steps of one client on one minibatch at once."""
+
+    def __call__(self, batch: Any, x: Array, eta: Array, shift: Array | None, proximal: Array | None) -> Array:
+        """What as many steps x <- x - eta (grad l_i(x; xi) + shift + proximal (x - x_start)) give, [d] -> [d]."""
+
+
 @dataclass(frozen=True, eq=False)
 class Problem:
     """The objective F(x) = (1/m) sum_i F_i(x), its data and what can be measured about a model."""
@@ -96,6 +103,9 @@ class Problem:
     """Floating-point operations of one local step of one client, roughly: decides how many devices pay off."""
     unroll: int = 1
     """Local steps the compiler sees at once; more than 1 pays where the gradient is elementwise and fuses."""
+    several: Callable[[int, int], Steps | None] | None = None
+    """``several(steps, batch_size)``: a faster way to take so many steps on one minibatch, or None where there is none;
+    equal to the steps one by one but for rounding."""
     client_traits: Mapping[str, np.ndarray] = field(default_factory=dict)
     """Facts about clients that link probabilities may depend on: numbers [m] (``mean_label``, ...), and where samples
     have labels ``label_distribution`` [m, classes]. Host only."""

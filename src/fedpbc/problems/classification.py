@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from functools import cache
+from collections.abc import Callable
+from functools import cache, reduce
 from typing import Any, Literal
 
 import jax
@@ -64,6 +65,8 @@ def classification(
             "mean_label": counts @ np.arange(num_classes) / sizes,
             "label_distribution": counts / sizes[:, None],
         },
+        model=network,
+        of_outputs=cross_entropy,
     )
 
 
@@ -85,11 +88,11 @@ def cross_entropy_of(model: Model) -> PerSample:
 
 @cache
 def accuracy_of(model: Model) -> PerSample:
-    """(params, (features, labels)) -> 1 where the largest output is the label's, else 0."""
+    """(params, (features, labels)) -> 1 where the largest output is the label's (of equal ones the first), else 0."""
 
     def right(params: Any, batch: tuple[Array, Array]) -> Array:
         logits = _outputs(model, params, batch[0])
-        return (jnp.argmax(logits, axis=0) == batch[1]).astype(logits.dtype)
+        return (_first_largest(logits) == batch[1]).astype(logits.dtype)
 
     return right
 
@@ -99,24 +102,53 @@ def _outputs(model: Model, params: Any, features: Array) -> Array:
     return model.outputs(params, features if jnp.issubdtype(features.dtype, jnp.floating) else features.astype(dtype))
 
 
+UNROLLED = 64
+"""So many classes at most are gone through one by one: reductions over a leading axis are far slower."""
+
+
+def _over_classes(join: Callable[[Array, Array], Array], of_class: Callable[[int], Array], num_classes: int) -> Array:
+    return reduce(join, [of_class(k) for k in range(num_classes)])
+
+
+def _first_largest(logits: Array) -> Array:
+    if logits.shape[0] > UNROLLED:
+        return jnp.argmax(logits, axis=0)
+    best, place = logits[0], jnp.zeros(logits.shape[1:], jnp.int32)
+    for k in range(1, logits.shape[0]):
+        place = jnp.where(logits[k] > best, k, place)
+        best = jnp.maximum(best, logits[k])
+    return place
+
+
 @jax.custom_vjp
 def cross_entropy(logits: Array, labels: Array) -> Array:
     """log sum_k exp(z_k) - z_y of class-major logits [classes, n] and labels [n]; [n]."""
-    return jax.nn.logsumexp(logits, axis=0) - jnp.sum(logits * _onehot(labels, logits), axis=0)
+    return _forward(logits, labels)[0]
 
 
-def _forward(logits: Array, labels: Array) -> tuple[Array, tuple[Array, Array]]:
-    return cross_entropy(logits, labels), (logits, labels)
+def _forward(logits: Array, labels: Array) -> tuple[Array, tuple[Array, Array, Array]]:
+    num = logits.shape[0]
+    if num <= UNROLLED:
+        largest = _over_classes(jnp.maximum, lambda k: logits[k], num)
+        total = _over_classes(jnp.add, lambda k: jnp.exp(logits[k] - largest), num)
+        own = _over_classes(jnp.add, lambda k: jnp.where(labels == k, logits[k], 0), num)
+    else:
+        largest = jnp.max(logits, axis=0)
+        total = jnp.sum(jnp.exp(logits - largest), axis=0)
+        own = jnp.sum(jnp.where(_is_label(labels, logits), logits, 0), axis=0)
+    log_total = jnp.log(total) + largest
+    return log_total - own, (logits, log_total, labels)
 
 
-def _backward(saved: tuple[Array, Array], by: Array) -> tuple[Array, None]:
-    """softmax - onehot, in one pass."""
-    logits, labels = saved
-    return (jax.nn.softmax(logits, axis=0) - _onehot(labels, logits)) * by, None
+def _backward(saved: tuple[Array, Array, Array], by: Array) -> tuple[Array, None]:
+    """softmax - onehot."""
+    logits, log_total, labels = saved
+    return (jnp.exp(logits - log_total) - _is_label(labels, logits).astype(logits.dtype)) * by, None
 
 
 cross_entropy.defvjp(_forward, _backward)
 
 
-def _onehot(labels: Array, like: Array) -> Array:
-    return (jnp.arange(like.shape[0])[:, None] == labels).astype(like.dtype)
+def _is_label(labels: Array, like: Array) -> Array:
+    """bool[classes, n]."""
+    return jnp.arange(like.shape[0])[:, None] == labels

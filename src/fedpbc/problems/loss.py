@@ -16,6 +16,7 @@ from fedpbc.core.schema import Context, bind, component
 from fedpbc.core.types import Measure, Problem
 from fedpbc.data.arrays import DataOption, Dataset
 from fedpbc.errors import ConfigError, FedpbcError, first_line, shorten, unknown_key
+from fedpbc.models.dense import Logistic
 from fedpbc.models.model import Functions, Model
 from fedpbc.problems.objective import LOSS, Objective, PerSample, check_function, problem_of
 from fedpbc.problems.samples import block_of, in_order
@@ -140,8 +141,13 @@ def objective_problem(
     one_by_one: bool,
     by_samples: bool,
     traits: Mapping[str, np.ndarray] | None = None,
+    model: Model | None = None,
+    of_outputs: Callable[[Any, Any], Any] | None = None,
 ) -> Problem:
-    """A problem from initial parameters, functions of (params, batch) and data. Raises ConfigError."""
+    """A problem from initial parameters, functions of (params, batch) and data. Raises ConfigError.
+
+    ``of_outputs``: the loss as a function of the outputs of ``model`` and the targets.
+    """
     flat, dtype = Flat.of(params), np.dtype(context.dtype)
     rows = sum(leaf.size for leaf in jax.tree.leaves(data.train)) * dtype.itemsize
     models = data.num_clients * flat.size * dtype.itemsize * 6
@@ -161,8 +167,9 @@ def objective_problem(
         check_function(f"metrics.{name}", metric, tree, example, scalar=False)
     names = ("loss", *metrics)
     objective = Objective(
-        flat, loss, tuple(metrics.items()), names, names, True, grad_norm, one_by_one, (block, test_block)
-    )
+        flat, loss, tuple(metrics.items()), names, names, True, grad_norm, of_outputs,
+        model if isinstance(model, Logistic) else None, one_by_one, (block, test_block),
+    )  # fmt: skip
     init = flat.flatten(params, dtype)
     return problem_of(
         objective, train, test, init, measures, traits or {}, by_samples, _work(loss, tree, example, flat.size)

@@ -18,6 +18,8 @@ import numpy as np
 from fedpbc.core.flat import Flat
 from fedpbc.core.types import Array, Measure, Problem
 from fedpbc.errors import ConfigError, first_line
+from fedpbc.models.dense import Logistic
+from fedpbc.problems.linear import linear_steps
 from fedpbc.problems.samples import Samples, block_rows, draw_rows, offsets_of, weighted
 
 PerSample = Callable[[Any, Any], Array]
@@ -42,6 +44,9 @@ class Objective:
     pooled_train: bool = False
     """Training metrics over all samples alike too, beside the mean over clients."""
     grad_norm: bool = False
+    of_outputs: Callable[[Array, Array], Array] | None = None
+    """The loss as a function of (outputs [c, n], targets), where the model is ``linear`` in its parameters."""
+    linear: Logistic | None = None
     one_by_one: bool = False
     """Models are evaluated one after the other, not side by side."""
     blocks: tuple[int, int] = (2048, 256)
@@ -73,6 +78,10 @@ def problem_of(
     if test is not None:
         params["test"] = weighted(test, dtype)
         blocks = max(blocks, test.rows // objective.blocks[1])
+    used = [
+        -(-int(part.sizes.sum()) // size) for part, size in zip((train, test), objective.blocks, strict=True) if part
+    ]
+    params["blocks"] = np.int32(max(used))
     if by_samples:
         params["train"]["by_client"] = params["train"]["pooled"]
         params["scale"] = (train.sizes / train.sizes.mean()).astype(dtype)
@@ -87,6 +96,9 @@ def problem_of(
         metrics=_metrics,
         client_traits={"num_samples": train.sizes.astype(np.float64), **traits},
         measures=_named(objective, params, measures),
+        several=linear_steps(objective.flat, objective.linear, objective.of_outputs)
+        if objective.linear is not None and objective.of_outputs is not None
+        else None,
         work=work or 4.0 * 32 * objective.flat.size,
         tree=objective.flat.tree,
     )
@@ -177,10 +189,17 @@ def _block_sums_of(objective: Objective) -> Any:
         """Weighted sums over one block of the training set and one of the test set, of models [k, d]."""
         sizes = dict(zip(("train", "test"), objective.blocks, strict=True))
         rows = {part: block_rows(params[part], block, sizes[part]) for part in sizes if part in params}
-        if not objective.one_by_one:
-            return jax.vmap(lambda x: of_one(rows, x))(models)
-        each = [of_one(rows, models[i]) for i in range(models.shape[0])]
-        return jax.tree.map(lambda *parts: jnp.stack(parts), *each)
+
+        def sums(models: Array) -> dict[str, Array]:
+            if not objective.one_by_one:
+                return jax.vmap(lambda x: of_one(rows, x))(models)
+            each = [of_one(rows, models[i]) for i in range(models.shape[0])]
+            return jax.tree.map(lambda *parts: jnp.stack(parts), *each)
+
+        def nothing(models: Array) -> dict[str, Array]:
+            return jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), jax.eval_shape(sums, models))
+
+        return jax.lax.cond(block < params["blocks"], sums, nothing, models)  # seeds have unlike numbers of samples
 
     return block_sums
 

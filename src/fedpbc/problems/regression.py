@@ -48,20 +48,26 @@ def regression(
         grad_norm=grad_norm,
         one_by_one=network.one_by_one,
         by_samples=weights == "samples",
+        model=network,
+        of_outputs=half_square,
     )
 
 
-def _error(model: Model, params: Any, batch: tuple[Array, Array]) -> Array:
+def _error(outputs: Array, targets: Array) -> Array:
     """f(x) - y, [k, n]."""
-    outputs = model.outputs(params, batch[0])
-    targets = batch[1].astype(outputs.dtype)
+    targets = targets.astype(outputs.dtype)
     return outputs - (targets if targets.ndim == 1 else targets.T)
+
+
+def half_square(outputs: Array, targets: Array) -> Array:
+    """1/2 ||f(x) - y||^2 of each sample; outputs [k, n], targets [n] or [n, k] -> [n]."""
+    return 0.5 * jnp.sum(_error(outputs, targets) ** 2, axis=0)
 
 
 @cache
 def _half_square_of(model: Model) -> PerSample:
     def losses(params: Any, batch: tuple[Array, Array]) -> Array:
-        return 0.5 * jnp.sum(_error(model, params, batch) ** 2, axis=0)
+        return half_square(model.outputs(params, batch[0]), batch[1])
 
     return losses
 
@@ -69,6 +75,6 @@ def _half_square_of(model: Model) -> PerSample:
 @cache
 def _absolute_of(model: Model) -> PerSample:
     def errors(params: Any, batch: tuple[Array, Array]) -> Array:
-        return jnp.sum(jnp.abs(_error(model, params, batch)), axis=0)
+        return jnp.sum(jnp.abs(_error(model.outputs(params, batch[0]), batch[1])), axis=0)
 
     return errors

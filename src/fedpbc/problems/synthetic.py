@@ -12,7 +12,7 @@ from fedpbc.core.schema import Context, NonNegative, NonNegativeInt, PositiveInt
 from fedpbc.core.types import Problem
 from fedpbc.models.dense import Logistic, Mlp
 from fedpbc.models.model import Model
-from fedpbc.problems.classification import ACCURACY, accuracy_of, cross_entropy_of, label_counts
+from fedpbc.problems.classification import ACCURACY, accuracy_of, cross_entropy, cross_entropy_of, label_counts
 from fedpbc.problems.objective import LOSS, Objective, problem_of
 from fedpbc.problems.samples import Samples, aligned_zeros
 
@@ -92,6 +92,8 @@ def _problem(context: Context, model: Model, train: Samples, test: Samples, by_s
             train=("loss",),
             test=("accuracy",),
             grad_norm=True,
+            of_outputs=cross_entropy,
+            linear=model if isinstance(model, Logistic) else None,
             blocks=(TRAIN_BLOCK, TEST_BLOCK),
         ),
         train,
