@@ -9,11 +9,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
-from rich.console import Console
 
 from fedpbc.errors import ConfigError
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from fedpbc.experiment.grid import Experiment
     from fedpbc.runs.run import Run
 
@@ -37,6 +38,8 @@ def load(source: str, overrides: tuple[str, ...], seeds: str | None, imports: tu
 
 def console() -> Console:
     """Standard output; where it is no terminal, wide enough that no table is folded."""
+    from rich.console import Console
+
     return Console(width=width())
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from typing import Any, Literal
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
+from fedpbc.core.lazy import jax, jnp
 from fedpbc.core.schema import Context, component
 from fedpbc.core.types import Array, Measure, Problem
 from fedpbc.data.arrays import DataOption
@@ -99,23 +99,28 @@ def _outputs(model: Model, params: Any, features: Array) -> Array:
     return model.outputs(params, features if jnp.issubdtype(features.dtype, jnp.floating) else features.astype(dtype))
 
 
-@jax.custom_vjp
 def cross_entropy(logits: Array, labels: Array) -> Array:
     """log sum_k exp(z_k) - z_y of class-major logits [classes, n] and labels [n]; [n]."""
-    return jax.nn.logsumexp(logits, axis=0) - jnp.sum(logits * _onehot(labels, logits), axis=0)
+    return _with_gradient()(logits, labels)
 
 
-def _forward(logits: Array, labels: Array) -> tuple[Array, tuple[Array, Array]]:
-    return cross_entropy(logits, labels), (logits, labels)
+@cache
+def _with_gradient() -> Callable[[Array, Array], Array]:
+    """The cross-entropy, with a gradient that goes through the logits once: softmax - onehot."""
 
+    def value(logits: Array, labels: Array) -> Array:
+        return jax.nn.logsumexp(logits, axis=0) - jnp.sum(logits * _onehot(labels, logits), axis=0)
 
-def _backward(saved: tuple[Array, Array], by: Array) -> tuple[Array, None]:
-    """softmax - onehot, in one pass."""
-    logits, labels = saved
-    return (jax.nn.softmax(logits, axis=0) - _onehot(labels, logits)) * by, None
+    def forward(logits: Array, labels: Array) -> tuple[Array, tuple[Array, Array]]:
+        return value(logits, labels), (logits, labels)
 
+    def backward(saved: tuple[Array, Array], by: Array) -> tuple[Array, None]:
+        logits, labels = saved
+        return (jax.nn.softmax(logits, axis=0) - _onehot(labels, logits)) * by, None
 
-cross_entropy.defvjp(_forward, _backward)
+    differentiable = jax.custom_vjp(value)
+    differentiable.defvjp(forward, backward)
+    return differentiable
 
 
 def _onehot(labels: Array, like: Array) -> Array:
