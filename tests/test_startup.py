@@ -23,7 +23,8 @@ def imported(code: str) -> set[str]:
 
 
 def command(*words: str) -> str:
-    return f"from fedpbc.cli import _cli\ntry: _cli({list(words)!r}, standalone_mode=False)\nexcept Exception as e: print(e)"
+    run = f"_cli({list(words)!r}, standalone_mode=False)"
+    return f"from fedpbc.cli import _cli\ntry: {run}\nexcept Exception as error: print(error)"
 
 
 def test_list_needs_neither_jax_nor_scipy_nor_matplotlib():

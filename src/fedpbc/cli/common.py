@@ -6,6 +6,7 @@ import os
 import shutil
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -60,6 +61,25 @@ def print_table(
         click.echo(latex(runs, metrics) if as_latex else markdown(runs, metrics), nl=False)
     else:
         click.echo(terminal(runs, width(), metrics), nl=False)
+
+
+RUN_FILES = ("figure.png", "metrics.csv", "summary.json", "manifest.json", "models", "experiment.toml")
+
+
+def print_run(run: Run, out: Path, as_markdown: bool, as_latex: bool) -> None:
+    """The table of a run, and its files; exit status 1 when a model in it is not finite."""
+    print_table([run], as_markdown, as_latex)
+    files = ", ".join(name for name in RUN_FILES if (out / name).exists())
+    click.echo(f"{out}: {files}", err=as_markdown or as_latex)  # a table may go into a file by itself
+    if not run.diverged:
+        return
+    for key, round_ in list(run.diverged.items())[:10]:
+        where = f"{key.links}, {key.algorithm}, compute {key.compute}, seed {key.seed}"
+        click.echo(f"diverged: {where}: first model that is not finite after round {round_}", err=True)
+    rest = len(run.diverged) - 10
+    more = f"and {rest} more runs, see manifest.json; " if rest > 0 else ""
+    click.echo(f"{more}a smaller learning_rate may help", err=True)
+    sys.exit(1)
 
 
 def refuse_both(markdown: bool, latex: bool) -> None:
