@@ -119,3 +119,12 @@ def test_the_figure_of_the_worked_example_is_the_notebook_s():
     notebook = json.loads((ROOT / "docs/notebooks/from_p_to_a_bound.ipynb").read_text(encoding="utf-8"))
     (picture,) = [o["data"]["image/png"] for c in notebook["cells"] for o in c.get("outputs", []) if "data" in o]
     assert base64.b64decode("".join(picture)) == (ROOT / "docs/figures/from_p_to_a_bound.png").read_bytes()
+
+
+def test_a_release_of_the_changelog_has_one_list_per_heading():
+    releases = re.split(r"^## ", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]
+    assert releases
+    for release in releases:
+        headings = re.findall(r"^### (.*)$", release, re.MULTILINE)
+        assert len(headings) == len(set(headings)), headings
+        assert set(headings) <= {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}

@@ -247,3 +247,16 @@ def test_parts_from_python_in_memory(grid):
     assert len(run.cells) == 2
     with pytest.raises(ConfigError, match='cells = "7/6": must be I/N'):
         package.run(Experiment.from_table(grid), cells="7/6")
+
+
+def test_over_ray(write_toml, grid, tmp_path, monkeypatch):
+    pytest.importorskip("ray")
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    script = Path(__file__).resolve().parent.parent / "examples" / "ray_cells.py"
+    command = [sys.executable, str(script), str(write_toml(grid)), "2", str(tmp_path / "together")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "| fedpbc |" in done.stdout
+    run(Experiment.from_table(grid), tmp_path / "whole")
+    whole, together = (tmp_path / name / "metrics.csv" for name in ("whole", "together"))
+    assert together.read_bytes() == whole.read_bytes()

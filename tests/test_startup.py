@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import fedpbc
+from fedpbc.experiment.overrides import parse_override
 
 HEAVY = {"jax", "jaxlib", "scipy", "matplotlib", "pyarrow", "pandas", "flwr", "ray", "torch"}
 SOURCE = Path(fedpbc.__file__).parent
@@ -60,3 +63,40 @@ def test_components_import_jax_on_first_use():
                 names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
                 names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
                 assert not {name.partition(".")[0] for name in names} & HEAVY, path
+
+
+def made(target: str, venv: Path) -> str:
+    """What ``make target`` would do."""
+    command = ["make", "--dry-run", target, f"VENV={venv}"]
+    return subprocess.run(command, cwd=SOURCE.parents[1], capture_output=True, text=True, check=True).stdout
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
+def test_the_demo_installs_the_simulator_alone(tmp_path):
+    demo = made("demo", tmp_path)
+    assert "'.[simulation]'" in demo
+    assert "[dev]" not in demo
+    assert demo.count("pip install") == 1
+    (tmp_path / ".simulation").touch()
+    assert "pip install" not in made("demo", tmp_path)
+    assert "'.[dev]'" in made("test", tmp_path), "the demo's environment lacks what tests need"
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
+def test_the_tests_environment_serves_the_demo(tmp_path):
+    (stamps,) = (line for line in made("test", tmp_path).splitlines() if line.startswith("touch "))
+    for stamp in stamps.split()[1:]:
+        Path(stamp).touch()
+    for target in ("demo", "test", "lint", "docs"):
+        assert "pip install" not in made(target, tmp_path)
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
+def test_the_demo_runs_experiments_that_are_there(tmp_path):
+    """Its own settings are checked as the commands would check them."""
+    commands = [shlex.split(line) for line in made("demo", tmp_path).splitlines() if "/bin/fedpbc run" in line]
+    assert [words[2] for words in commands] == ["counterexample", "synthetic"]
+    for words in commands:
+        changes = [words[i + 1] for i, word in enumerate(words) if word == "--set"]
+        experiment = fedpbc.load_experiment(words[2], dict(map(parse_override, changes)))
+        assert {"fedavg", "fedpbc"} <= {algorithm.label for algorithm in experiment.algorithms}

@@ -90,8 +90,10 @@ def _options(factory: Any) -> str:
     for name, option in options_of(factory).items():
         default = "none" if option.default is None else option.default
         choices = [choice for choice in choices_of(option.annotation) if choice != default]
-        others = f" or {', '.join(choices)}" if choices else ""
-        shown.append(name if default is option.empty else f"{name}={default}{others}")
+        if default is option.empty:
+            shown.append(f"{name} ({' or '.join(choices)})" if choices else name)
+        else:
+            shown.append(f"{name}=" + " or ".join([f"{default} (default)" if choices else str(default), *choices]))
     return ", ".join(shown)
 
 
