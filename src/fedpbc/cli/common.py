@@ -1,4 +1,4 @@
-"""What commands share: loading an experiment, and how results are printed."""
+"""Functions that several commands use: load an experiment, print results."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ def load(source: str, overrides: tuple[str, ...], seeds: str | None, imports: tu
 
 
 def console() -> Console:
-    """Standard output; where it is no terminal, wide enough that no table is folded."""
+    """A console for standard output. Where that is not a terminal, it is wide enough for every table."""
     from rich.console import Console
 
     return Console(width=width())
 
 
 def width() -> int:
-    """Columns of standard output: the terminal's, COLUMNS where that is set, else many."""
+    """The width of standard output in columns: the terminal's, else COLUMNS if it is set, else 200."""
     if sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdigit():
         return max(20, shutil.get_terminal_size().columns)
     return WIDE
@@ -54,7 +54,7 @@ def width() -> int:
 def print_table(
     runs: Sequence[Run], as_markdown: bool = False, as_latex: bool = False, metrics: Sequence[str] | None = None
 ) -> None:
-    """The final values of runs."""
+    """Print the final values of runs as a table."""
     from fedpbc.plots.tables import latex, markdown, terminal
 
     if as_markdown or as_latex:
@@ -67,7 +67,7 @@ RUN_FILES = ("figure.png", "metrics.csv", "summary.json", "manifest.json", "mode
 
 
 def print_run(run: Run, out: Path, as_markdown: bool, as_latex: bool) -> None:
-    """The table of a run, and its files; exit status 1 when a model in it is not finite."""
+    """Print the table of a run and the names of its files. Ends with status 1 if a model is not finite."""
     print_table([run], as_markdown, as_latex)
     files = ", ".join(name for name in RUN_FILES if (out / name).exists())
     click.echo(f"{out}: {files}", err=as_markdown or as_latex)  # a table may go into a file by itself
@@ -83,6 +83,6 @@ def print_run(run: Run, out: Path, as_markdown: bool, as_latex: bool) -> None:
 
 
 def refuse_both(markdown: bool, latex: bool) -> None:
-    """Raise ConfigError when a table is wanted in two forms."""
+    """Raise ConfigError if both Markdown and LaTeX are asked for."""
     if markdown and latex:
         raise ConfigError("--markdown and --latex: choose one of them")

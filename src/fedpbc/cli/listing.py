@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 @click.command("list")
 @click.option("--import", "imports", multiple=True, metavar="FILE.py", help="Run a file that registers components.")
 def list_(imports: tuple[str, ...]) -> None:
-    """Problems, data, models, links, algorithms and experiments, with their options and defaults."""
+    """Show all problems, data, models, links, algorithms and experiments, with their options and defaults."""
     from fedpbc.core.outside import import_file
     from fedpbc.core.registry import load_installed
     from fedpbc.experiment.keys import figure, settings, state_loss

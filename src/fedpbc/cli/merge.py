@@ -1,4 +1,4 @@
-"""fedpbc merge: the parts of a grid become one run directory."""
+"""fedpbc merge: combine the parts of a grid into one run directory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""fedpbc run: an experiment, and its table."""
+"""fedpbc run: run an experiment and print its table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What figures and tables of runs show: names, metrics and models. Needs no matplotlib."""
+"""Choose what figures and tables show: names of runs, metrics and models. Does not need matplotlib."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def run_labels(runs: Sequence[Run]) -> list[str]:
 
 
 def shown_metrics(runs: Sequence[Run], asked: str | Sequence[str] | None = None) -> list[str]:
-    """Metrics for figures and tables: ``asked`` for, else those of the experiments, else those their problems mark.
+    """The metrics to show: those ``asked`` for, else those of the experiments, else those the problems mark.
 
     Raises UnknownName when one that is asked for is not measured in every run.
     """

@@ -1,4 +1,4 @@
-"""Colours that all figures share; imports nothing, so that the audit can use them without JAX."""
+"""The colours of all figures. Imports nothing, so that the audit can use them without JAX."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How figures look and how they are saved; imports nothing of the simulator, so that an edge device can draw."""
+"""How figures look and how they are saved. Imports nothing of the simulator, so that edge devices can draw."""
 
 from __future__ import annotations
 

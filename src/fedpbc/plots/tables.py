@@ -75,7 +75,7 @@ def heading(run: Run, column: str) -> str:
 
 
 def terminal(runs: Sequence[Run], width: int = 80, metrics: str | Sequence[str] | None = None) -> str:
-    """A table for a terminal of ``width`` columns; neither words nor numbers are broken.
+    """A table for a terminal of ``width`` columns. Words and numbers are never split.
 
     Link settings stand above their methods. Metrics that have no room beside each other follow in a table below; what
     a run cost is left out where there is no room.

@@ -42,7 +42,7 @@ _BEFORE_EXPERIMENT = {".lock", "inputs", ".experiment.toml.tmp", PART, f".{PART}
 
 
 class RunDirectory:
-    """DIR of one experiment, for the run that writes it."""
+    """The run directory of one experiment, as the run that writes it sees it."""
 
     def __init__(self, path: Path, experiment: Experiment) -> None:
         self.path, self.experiment = path, experiment
@@ -131,12 +131,12 @@ class RunDirectory:
         write_text(self.path / "experiment.toml", tomli_w.dumps(table))
 
     def close(self) -> None:
-        """Let another run write to DIR."""
+        """Release the directory, so that another run can write to it."""
         if self._lock is not None:
             self._lock.release()
 
     def checkpoint_path(self, cell: Cell) -> Path:
-        """Where the state of a running cell is kept."""
+        """The path of the checkpoint of a running cell."""
         return self.cells / f"{cell_name(self.experiment, cell)}.checkpoint.npz"
 
     def load(self, cell: Cell) -> CellResult | None:
@@ -145,12 +145,12 @@ class RunDirectory:
         return unpack(path, read_arrays(path)) if path.is_file() else None
 
     def save(self, cell: Cell, result: CellResult) -> None:
-        """Keep a finished cell; its checkpoint goes."""
+        """Write the result of a finished cell and delete its checkpoint."""
         write_arrays(self.cells / f"{cell_name(self.experiment, cell)}.npz", pack(result))
         self.checkpoint_path(cell).unlink(missing_ok=True)
 
     def finish(self, manifest: dict[str, Any], measures: Mapping[str, Measure], results: Any = None) -> None:
-        """Write what others read; manifest.json comes last and says that the run is complete.
+        """Write the final files. manifest.json is written last and marks the run as complete.
 
         ``results``: cells in memory, instead of those under ``cells/``.
         """
@@ -191,11 +191,11 @@ class RunDirectory:
 
     @property
     def complete(self) -> bool:
-        """Every cell is finished and written."""
+        """Whether every cell is finished and written."""
         return (self.path / "manifest.json").is_file() and not any(self.cells.glob("*.npz"))
 
     def tidy(self, run: Run) -> None:
-        """What a kill after the last file of a complete run left undone."""
+        """Do what was left to do if a complete run was killed at its very end: delete leftovers, draw the figure."""
         shutil.rmtree(self.path / ".cells.done", ignore_errors=True)
         if not (self.path / "figure.svg").is_file():
             draw_figure(run, self.path)
@@ -213,7 +213,7 @@ def part_of(path: Path) -> Part | None:
 
 
 def draw_figure(run: Run, path: Path, named: Path | None = None) -> None:
-    """figure.png and figure.svg of a run, into its directory; a picture that fails is a warning: the run is there.
+    """Write figure.png and figure.svg of a run. If drawing fails, warn: the results themselves are safe.
 
     ``named``: the directory that the warning names.
     """
@@ -263,7 +263,7 @@ def _copy_name(key: str, file: Any) -> str | None:
 
 
 def content_of(experiment: Experiment) -> dict[str, Any]:
-    """The experiment with the content of its files instead of their names."""
+    """The experiment as a table, with hashes of the files' contents instead of their names."""
     return experiment.table(_digest)
 
 
@@ -290,7 +290,7 @@ def _stored_content(stored: dict[str, Any], base: Path) -> dict[str, Any]:
 
 
 def content_as_written(stored: dict[str, Any], base: Path) -> dict[str, Any]:
-    """experiment.toml of a run directory with the content of the files in ``inputs/``; runs no code."""
+    """The stored experiment, with hashes of the files in ``inputs/`` instead of their names. Runs no code."""
 
     def content(value: Any) -> Any:
         if isinstance(value, dict):
@@ -307,7 +307,7 @@ def content_as_written(stored: dict[str, Any], base: Path) -> dict[str, Any]:
 
 
 def difference(before: Any, now: Any, key: str = "") -> list[str]:
-    """What changed, one line per key."""
+    """The differences between two tables, one line per key."""
     if isinstance(before, dict) and isinstance(now, dict):
         lines = []
         for name in dict.fromkeys([*before, *now]):
@@ -337,7 +337,7 @@ def _slug(label: str) -> str:
 
 
 def pack(result: CellResult) -> dict[str, np.ndarray]:
-    """A result as plain arrays."""
+    """A cell's result as plain arrays, to be saved as .npz."""
     return {
         "info": np.frombuffer(json.dumps(result.info).encode(), np.uint8),
         **{f"rows/{name}": values for name, values in result.rows.items()},

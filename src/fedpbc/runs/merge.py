@@ -1,4 +1,4 @@
-"""The parts of a grid, computed on several machines, as the one run they are parts of."""
+"""Merge the parts of a grid, computed on several machines, into one run."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class _Piece:
 
 
 def merge(parts: Sequence[str | Path], *, out: str | Path) -> Run:
-    """Put the run directories of all parts of a grid together in ``out``, as if one run had computed them.
+    """Merge the run directories of all parts of a grid into ``out``, as if one run had computed everything.
 
     ``parts``: directories that ``fedpbc run --cells I/N`` or ``fedpbc.run(..., cells="I/N")`` wrote, in any order; they
     stay as they are. metrics.csv, summary.json and models/ have the bytes of one whole run. ``out`` is there when all

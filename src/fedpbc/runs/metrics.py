@@ -19,7 +19,7 @@ KEY_COLUMNS = (*KEYS, "round")
 
 
 def write_metrics(path: Path, results: Iterable[tuple[CellKey, CellResult]]) -> None:
-    """metrics.csv: the five key columns, then the metrics; floats as the shortest text that reads back the same."""
+    """Write metrics.csv: five key columns, then the metrics. Floats are the shortest text that reads back the same."""
     with open(path, "w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         header: list[str] = []
@@ -44,7 +44,7 @@ _TYPES: dict[str, Any] = {
 
 
 def read_metrics(path: Path, dtype: np.dtype) -> dict[str, np.ndarray]:
-    """metrics.csv as columns, read in pieces, with floats of ``dtype``. Raises ValueError when it is no such file."""
+    """Read metrics.csv as columns, with floats of ``dtype``. Raises ValueError if it is not such a file."""
     with open(path, encoding="utf-8", newline="") as file:
         reader = csv.reader(file)
         header = next(reader, [])

@@ -1,4 +1,4 @@
-"""A run: its metrics, models and provenance, whether it was just computed or read back. NumPy only."""
+"""A run: its metrics, models and manifest, whether just computed or read back from disk. Needs only NumPy."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Models(Mapping[str, np.ndarray]):
 
 @dataclass
 class CellResult:
-    """What one run of the grid gave."""
+    """The results of one cell of the grid."""
 
     rows: dict[str, np.ndarray]
     """Column name -> one value per evaluated round; ``round`` is one of them."""
@@ -61,7 +61,7 @@ class CellResult:
 
 
 class Group(NamedTuple):
-    """The cells of a grid that differ in their seed alone."""
+    """A group of cells that differ only in their seed."""
 
     links: str
     algorithm: str
