@@ -128,3 +128,14 @@ def test_a_release_of_the_changelog_has_one_list_per_heading():
         headings = re.findall(r"^### (.*)$", release, re.MULTILINE)
         assert len(headings) == len(set(headings)), headings
         assert set(headings) <= {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_pages_say_what_they_need_beside_the_simulator(page):
+    """pandas and pytest come with no extra of ours."""
+    text = page.read_text(encoding="utf-8")
+    code = "".join(re.findall(r"^```(?:python|sh).*?^```", text, re.MULTILINE | re.DOTALL))
+    words = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+    for package, use in (("pandas", r"to_pandas|import pandas"), ("pytest", r"-m pytest")):
+        if re.search(use, code):
+            assert re.search(rf"pip install {package}|{package} (and|for) ", words + code), package
