@@ -37,7 +37,7 @@ def made(table, tmp_path) -> fedpbc.Run:
         ),
         (lambda r: r.measure("bogus"), 'no metric "bogus"; there are .*server_distance.*, distance'),
         (lambda r: r.measure("server_distanc"), r'no metric "server_distanc" \(did you mean "server_distance"'),
-        (lambda r: r.plot("bogus"), 'no metric "bogus"; there are grad_norm, distance, train_loss$'),
+        (lambda r: r.plot("bogus"), 'no metric "bogus"; there are distance, grad_norm, train_loss$'),
         (lambda r: r.plot("server_distance"), r'no metric "server_distance" \(did you mean "distance"\?\)'),
         (lambda r: r.to_markdown(["distanc"]), r'no metric "distanc" \(did you mean "distance"\?\)'),
         (lambda r: r.final("bogus", **ONE), 'no metric "bogus"; there are '),
