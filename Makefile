@@ -1,42 +1,46 @@
-# Everything runs in .venv, which is made on first use with the versions in constraints.txt.
+# Everything runs in .venv, which is made on first use with the versions in constraints.txt: for the demo with what the
+# simulator needs, for all else with everything.
 PYTHON ?= python3
-BIN = .venv/bin
+VENV ?= .venv
+BIN = $(VENV)/bin
+NEW_ENOUGH = import sys; sys.exit(sys.version_info < (3, 11) and "fedpbc needs Python 3.11 or later; try: make PYTHON=python3.11")
+PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .PHONY: demo deploy-demo test torch lint docs notebooks results bench clean
 
-# Fig. 2 of the paper in full, and a short Fig. 3.
-demo: .venv/.ready
-	$(BIN)/fedpbc run counterexample --out runs/demo/counterexample --resume
-	$(BIN)/fedpbc run synthetic --set rounds=600 --seeds 0,1 --out runs/demo/synthetic --resume
+# Fig. 2 and Fig. 3 of the paper, with fewer seeds, rows and rounds than `fedpbc run counterexample` and `synthetic`.
+demo: $(VENV)/.simulation
+	$(BIN)/fedpbc run counterexample --seeds 0,1 --set eval_every=10 --out runs/demo/fig2 --resume
+	$(BIN)/fedpbc run synthetic --set rounds=400 --seeds 0 --out runs/demo/fig3 --resume
 	@echo "Figures: runs/demo/*/figure.png. FedAvg ahead of FedPBC in the second table is no mistake:"
 	@echo "docs/results.md says under which links FedPBC helps, and under which it loses."
 
 # A Flower deployment on this machine; one SuperNode dies in mid-run and comes back (about three minutes).
-deploy-demo: .venv/.ready
+deploy-demo: $(VENV)/.ready
 	$(BIN)/python examples/deploy_demo.py
 
-test: .venv/.ready
+test: $(VENV)/.ready
 	$(BIN)/python -m pytest -n 2
 
 # PyTorch (CPU is enough) for the tests of examples/pytorch_mnist, which are skipped without it.
-torch: .venv/.ready
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch==2.13.0
+torch: $(VENV)/.ready
+	$(PIP) torch==2.13.0
 
-lint: .venv/.ready
+lint: $(VENV)/.ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
 # The documentation as a site, site/index.html. Not --quiet, under which mkdocs counts no warning and is not strict.
-docs: .venv/.ready
+docs: $(VENV)/.ready
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 # Runs docs/notebooks/*.py and writes them as notebooks with their outputs.
-notebooks: .venv/.ready
+notebooks: $(VENV)/.ready
 	$(BIN)/python docs/make_notebooks.py
 
 # Regenerates docs/results.md and its figures (about 32 minutes on two idle cores).
-results: .venv/.ready
+results: $(VENV)/.ready
 	$(BIN)/python docs/make_results.py
 
 # Has its own environment, with PyTorch.
@@ -44,7 +48,7 @@ bench: .venv-bench/.ready
 	.venv-bench/bin/python benchmarks/bench.py
 
 clean:
-	rm -rf .venv .venv-bench site
+	rm -rf $(VENV) .venv-bench site
 
 .venv-bench/.ready: pyproject.toml constraints.txt benchmarks/requirements.txt
 	$(PYTHON) -m venv .venv-bench
@@ -52,8 +56,15 @@ clean:
 	.venv-bench/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[flower,simulation]'
 	touch $@
 
-.venv/.ready: pyproject.toml constraints.txt
-	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "fedpbc needs Python 3.11 or later; try: make PYTHON=python3.11")'
-	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+$(VENV)/.simulation: pyproject.toml constraints.txt
+	$(PYTHON) -c '$(NEW_ENOUGH)'
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) -e '.[simulation]'
 	touch $@
+
+# Has all that the demo needs, too.
+$(VENV)/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -c '$(NEW_ENOUGH)'
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) -e '.[dev]'
+	touch $@ $(VENV)/.simulation

@@ -17,7 +17,7 @@ import fedpbc
 SOURCE = Path(fedpbc.__file__).parent
 MODULES = sorted(name for _, name, _ in pkgutil.walk_packages([str(SOURCE)], "fedpbc."))
 LAYERS = [
-    {"errors", "core.types"},
+    {"errors", "core.types", "core.lazy"},
     {"core.aggregation", "core.measures", "core.options", "core.outside", "core.flat", "core.memory", "theory"},
     {"io"},
     {"core.schema", "core.local"},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import fedpbc as package
 from fedpbc.algorithms import ALGORITHMS
 from fedpbc.experiment.load import load_experiment, shipped_experiments
 from fedpbc.links import LINKS
@@ -92,6 +94,50 @@ def test_list_shows_every_kind_and_what_is_registered_outside(fedpbc, tmp_path, 
     assert status == 2
     assert err.startswith("error: --import = ")
     assert err.count("\n") == 1
+
+
+def test_list_says_which_of_several_values_is_the_default(fedpbc):
+    _, out, _ = fedpbc("list")
+    assert "fading(model=rayleigh (default) or rician or nakagami or shadowing, rate=" in out
+    assert "missing_rounds=none (default) or empty" in out
+    assert not [word for line in out.splitlines() if re.search(r"=\w+ or ", line) for word in [line]]
+
+
+INSTALLED = """
+from fedpbc import Algorithm, Context, algorithms
+def damped(context: Context, *, strength: float = 1.5) -> Algorithm:
+    \"\"\"A method of a package.\"\"\"
+    return algorithms.fedavg.function(context)
+"""
+
+
+def test_list_shows_what_installed_packages_offer(tmp_path):
+    (tmp_path / "stranger.py").write_text(INSTALLED)
+    info = tmp_path / "stranger-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: stranger\nVersion: 1\n")
+    (info / "entry_points.txt").write_text("[fedpbc.components]\nof_a_stranger = stranger:damped\n")
+    source = str(Path(package.__file__).parents[1])
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), source])}
+    command = [sys.executable, "-m", "fedpbc", "list"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=env)
+    assert "  of_a_stranger(strength=1.5): A method of a package. (from " in done.stdout
+
+
+def test_the_file_of_a_run_directory_runs_elsewhere_and_resumes_there(fedpbc, write_toml, table):
+    assert fedpbc("run", str(write_toml(table)), "--quiet")[0] == 0
+    before = {path: path.read_bytes() for path in Path("runs/small").rglob("*") if path.is_file()}
+    for again in ("runs/small-2", "runs/small-3"):
+        status, out, err = fedpbc("run", "runs/small/experiment.toml", "--quiet")
+        assert (status, err) == (0, "")
+        assert f"{again}: figure.png" in out
+    assert {path: path.read_bytes() for path in before} == before
+    Path("runs/small").rename("moved")
+    assert "moved: figure.png" in fedpbc("run", "moved/experiment.toml", "--quiet", "--resume")[1]
+    assert "runs/small: figure.png" in fedpbc("run", "moved/experiment.toml", "--quiet")[1]
+    changed = fedpbc("run", "moved/experiment.toml", "--quiet", "--resume", "--set", "rounds=5")
+    assert changed[0] == 2
+    assert "moved: cannot resume, the experiment changed: rounds was 12, is 5" in changed[2]
 
 
 @pytest.mark.parametrize("columns", [60, 80])

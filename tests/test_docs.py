@@ -119,3 +119,23 @@ def test_the_figure_of_the_worked_example_is_the_notebook_s():
     notebook = json.loads((ROOT / "docs/notebooks/from_p_to_a_bound.ipynb").read_text(encoding="utf-8"))
     (picture,) = [o["data"]["image/png"] for c in notebook["cells"] for o in c.get("outputs", []) if "data" in o]
     assert base64.b64decode("".join(picture)) == (ROOT / "docs/figures/from_p_to_a_bound.png").read_bytes()
+
+
+def test_a_release_of_the_changelog_has_one_list_per_heading():
+    releases = re.split(r"^## ", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]
+    assert releases
+    for release in releases:
+        headings = re.findall(r"^### (.*)$", release, re.MULTILINE)
+        assert len(headings) == len(set(headings)), headings
+        assert set(headings) <= {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_pages_say_what_they_need_beside_the_simulator(page):
+    """pandas and pytest come with no extra of ours."""
+    text = page.read_text(encoding="utf-8")
+    code = "".join(re.findall(r"^```(?:python|sh).*?^```", text, re.MULTILINE | re.DOTALL))
+    words = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+    for package, use in (("pandas", r"to_pandas|import pandas"), ("pytest", r"-m pytest")):
+        if re.search(use, code):
+            assert re.search(rf"pip install {package}|{package} (and|for) ", words + code), package

@@ -147,6 +147,33 @@ def test_plain_fedavg_and_fedpbc_look_the_same_in_every_figure(table, tmp_path):
     assert colors["latest"] not in RESERVED.values()
 
 
+def color_by_label(figure) -> dict[str, str]:
+    legend = figure.legends[0]
+    return {text.get_text(): line.get_color() for text, line in zip(legend.get_texts(), legend.get_lines())}  # noqa: B905
+
+
+def test_a_method_that_is_alone_of_its_name_has_its_colour_whatever_its_options(table, tmp_path):
+    first = [{"label": "pbc", "name": "fedpbc", "max_catchup": 1}, {"label": "au", "name": "fedau", "cutoff": 20}]
+    second = [{"label": "avg", "name": "fedavg", "server": 0.5}, {"label": "au", "name": "fedau"}, {"name": "mifa"},
+              {"label": "pbc", "name": "fedpbc"}]  # fmt: skip
+    one = finished(table, tmp_path, "one", algorithms=first, rounds=2)
+    two = finished(table, tmp_path, "two", algorithms=second, rounds=2)
+    colors, others = color_by_label(draw([one])), color_by_label(draw([two]))
+    assert colors["pbc"] == others["pbc"] == RESERVED["fedpbc"]
+    assert colors["au"] == others["au"]
+    assert others["avg"] == RESERVED["fedavg"]
+    assert color_by_label(draw([two], ["distance"])) == others, "every figure of a run"
+    assert len({others[label] for label in ("avg", "au", "mifa", "pbc")}) == 4
+
+
+def test_of_several_variants_none_pretends_to_be_the_method(table, tmp_path):
+    algorithms = [{"label": str(k), "name": "fedpbc", "max_catchup": k} for k in (1, 2)] + [{"name": "fedavg"}]
+    colors = color_by_label(draw([finished(table, tmp_path, algorithms=algorithms, rounds=2)]))
+    assert RESERVED["fedpbc"] not in colors.values()
+    assert colors["fedavg"] == RESERVED["fedavg"]
+    assert len({colors[label] for label in ("1", "2", "fedavg")}) == 3
+
+
 def test_every_method_has_a_marker_of_its_own(table, tmp_path):
     algorithms = [{"label": f"method {i}", "name": "fedavg", "server": 0.5 + i / 10} for i in range(len(COLORS))]
     figure = draw([finished(table, tmp_path, algorithms=algorithms, rounds=2)])

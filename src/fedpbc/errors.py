@@ -27,6 +27,19 @@ class BadOption(ConfigError):
         self.option, self.value, self.problem = option, value, problem
 
 
+class UnknownName(ConfigError, KeyError):
+    """A name that is not among those there; also a KeyError."""
+
+    __str__ = Exception.__str__  # that of KeyError is in quotes
+
+
+def unknown_name(what: str, name: Any, known: Iterable[Any]) -> UnknownName:
+    """The error of a name that is not there, with one that is near: ``what`` is "metric", "model", ..."""
+    names = list(known)
+    hint = suggest(name, [one for one in names if isinstance(one, str)]) if isinstance(name, str) else ""
+    return UnknownName(f"no {what} {shorten(name)}{hint}; there are {', '.join(map(str, names)) or 'none'}")
+
+
 def shorten(value: Any, limit: int = 60) -> str:
     """``repr`` in TOML's words, cut to ``limit`` characters; a path is shown whole."""
     if isinstance(value, Path):

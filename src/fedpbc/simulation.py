@@ -54,6 +54,7 @@ def simulate(
     out: str | Path | None = None,
     resume: bool = False,
     devices: int | None = None,
+    cells: str | None = None,
     progress: bool = True,
     callbacks: Sequence[Callback] = (),
 ) -> Run:
@@ -68,8 +69,9 @@ def simulate(
     "active". cooldown_rounds: the last rounds, without local steps. eval_every: rounds between rows of metrics
     (default: about 100 rows). chunk_size: clients computed side by side. state_loss: {"round": t, "share": .1}, clients
     that lose all they keep. figure: {"metrics": [...], "models": [...], "from_round": t, "spread": "sd"}. out: also
-    write a run directory there; resume: go on in it. devices: share every round between so many JAX devices. progress:
-    show it on stderr. callbacks: fedpbc.Callback objects. Results do not depend on devices or progress. Raises
+    write a run directory there; resume: go on in it. devices: share every round between so many JAX devices. cells:
+    "2/8", the second of eight parts of the grid, each for a machine of its own (``fedpbc.merge``). progress: show it on
+    stderr. callbacks: fedpbc.Callback objects. Results do not depend on cells, devices or progress. Raises
     ConfigError.
     """
     refuse_while_importing("simulate()")
@@ -95,9 +97,8 @@ def simulate(
         "figure": {} if figure is None else figure,
         **({} if state_loss is None else {"state_loss": state_loss}),
     }
-    return run(
-        Experiment.from_table(table), out, resume=resume, devices=devices, progress=progress, callbacks=callbacks
-    )
+    experiment = Experiment.from_table(table)
+    return run(experiment, out, resume=resume, devices=devices, cells=cells, progress=progress, callbacks=callbacks)
 
 
 def run(
@@ -106,18 +107,21 @@ def run(
     *,
     resume: bool = False,
     devices: int | None = None,
+    cells: str | None = None,
     progress: bool = False,
     callbacks: Sequence[Callback] = (),
 ) -> Run:
     """Run an experiment: a checked one, a TOML file, or a shipped one by name; ``fedpbc run`` calls this.
 
-    out, resume, devices, progress, callbacks: as in ``simulate``. Raises ConfigError.
+    out, resume, devices, cells, progress, callbacks: as in ``simulate``. Raises ConfigError.
     """
     refuse_while_importing("run()")
     from fedpbc.experiment.load import load_experiment
 
     if isinstance(experiment, str | Path):
         experiment = load_experiment(experiment)
+    if cells is not None:
+        experiment = experiment.only(cells)
     if resume and out is None:
         raise ConfigError("resume = true: needs out, the run directory to go on in")
     use_every_core(devices)

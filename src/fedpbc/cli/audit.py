@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.console import Console
-from rich.progress import Progress
 
 from fedpbc.cli.common import console
 from fedpbc.errors import ConfigError
@@ -94,6 +92,9 @@ def _write_audit(out: Path, findings: Findings, html: str | None) -> None:
 @contextmanager
 def _bytes_read(log: Path) -> Iterator[Callable[[int, int], None]]:
     """A bar over the file on a terminal's standard error; nothing elsewhere."""
+    from rich.console import Console
+    from rich.progress import Progress
+
     console = Console(stderr=True)
     with Progress(console=console, disable=not console.is_terminal, transient=True) as progress:
         task = progress.add_task(f"reading {log.name}".replace("[", r"\["), total=None)

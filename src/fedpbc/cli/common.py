@@ -1,4 +1,4 @@
-"""What commands share: loading an experiment, and how results are printed."""
+"""Functions that several commands use: load an experiment, print results."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ import os
 import shutil
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-from rich.console import Console
 
 from fedpbc.errors import ConfigError
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from fedpbc.experiment.grid import Experiment
     from fedpbc.runs.run import Run
 
@@ -36,12 +38,14 @@ def load(source: str, overrides: tuple[str, ...], seeds: str | None, imports: tu
 
 
 def console() -> Console:
-    """Standard output; where it is no terminal, wide enough that no table is folded."""
+    """A console for standard output. Where that is not a terminal, it is wide enough for every table."""
+    from rich.console import Console
+
     return Console(width=width())
 
 
 def width() -> int:
-    """Columns of standard output: the terminal's, COLUMNS where that is set, else many."""
+    """The width of standard output in columns: the terminal's, else COLUMNS if it is set, else 200."""
     if sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdigit():
         return max(20, shutil.get_terminal_size().columns)
     return WIDE
@@ -50,7 +54,7 @@ def width() -> int:
 def print_table(
     runs: Sequence[Run], as_markdown: bool = False, as_latex: bool = False, metrics: Sequence[str] | None = None
 ) -> None:
-    """The final values of runs."""
+    """Print the final values of runs as a table."""
     from fedpbc.plots.tables import latex, markdown, terminal
 
     if as_markdown or as_latex:
@@ -59,7 +63,26 @@ def print_table(
         click.echo(terminal(runs, width(), metrics), nl=False)
 
 
+RUN_FILES = ("figure.png", "metrics.csv", "summary.json", "manifest.json", "models", "experiment.toml")
+
+
+def print_run(run: Run, out: Path, as_markdown: bool, as_latex: bool) -> None:
+    """Print the table of a run and the names of its files. Ends with status 1 if a model is not finite."""
+    print_table([run], as_markdown, as_latex)
+    files = ", ".join(name for name in RUN_FILES if (out / name).exists())
+    click.echo(f"{out}: {files}", err=as_markdown or as_latex)  # a table may go into a file by itself
+    if not run.diverged:
+        return
+    for key, round_ in list(run.diverged.items())[:10]:
+        where = f"{key.links}, {key.algorithm}, compute {key.compute}, seed {key.seed}"
+        click.echo(f"diverged: {where}: first model that is not finite after round {round_}", err=True)
+    rest = len(run.diverged) - 10
+    more = f"and {rest} more runs, see manifest.json; " if rest > 0 else ""
+    click.echo(f"{more}a smaller learning_rate may help", err=True)
+    sys.exit(1)
+
+
 def refuse_both(markdown: bool, latex: bool) -> None:
-    """Raise ConfigError when a table is wanted in two forms."""
+    """Raise ConfigError if both Markdown and LaTeX are asked for."""
     if markdown and latex:
         raise ConfigError("--markdown and --latex: choose one of them")

@@ -1,4 +1,4 @@
-"""fedpbc links: who is active when, written to a file."""
+"""fedpbc links: write to a file which clients are active in which round."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 @click.command("list")
 @click.option("--import", "imports", multiple=True, metavar="FILE.py", help="Run a file that registers components.")
 def list_(imports: tuple[str, ...]) -> None:
-    """Problems, data, models, links, algorithms and experiments, with their options and defaults."""
+    """Show all problems, data, models, links, algorithms and experiments, with their options and defaults."""
     from fedpbc.core.outside import import_file
     from fedpbc.core.registry import load_installed
     from fedpbc.experiment.keys import figure, settings, state_loss
@@ -90,8 +90,10 @@ def _options(factory: Any) -> str:
     for name, option in options_of(factory).items():
         default = "none" if option.default is None else option.default
         choices = [choice for choice in choices_of(option.annotation) if choice != default]
-        others = f" or {', '.join(choices)}" if choices else ""
-        shown.append(name if default is option.empty else f"{name}={default}{others}")
+        if default is option.empty:
+            shown.append(f"{name} ({' or '.join(choices)})" if choices else name)
+        else:
+            shown.append(f"{name}=" + " or ".join([f"{default} (default)" if choices else str(default), *choices]))
     return ", ".join(shown)
 
 

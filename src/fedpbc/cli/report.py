@@ -22,7 +22,7 @@ from fedpbc.errors import ConfigError
 @click.option("--markdown", is_flag=True, help="Print the table as Markdown.")
 @click.option("--latex", is_flag=True, help="Print the table as LaTeX (booktabs).")
 def report(folders: tuple[Path, ...], out: Path | None, metrics: str | None, markdown: bool, latex: bool) -> None:
-    """Redraw the figure of one run, or compare several; or draw the one of a Flower strategy's directory."""
+    """Draw the figure of one run again, compare several runs, or draw the directory of a Flower strategy."""
     refuse_both(markdown, latex)
     if len(folders) == 1 and (folders[0] / "participation.jsonl").is_file():
         _report_deployment(folders[0], out or folders[0])

@@ -22,7 +22,7 @@ MOST_CLIENTS = 10_000_000
 
 
 class Given(NamedTuple):
-    """p, and where it is from."""
+    """The probabilities p, and the source they come from."""
 
     p: np.ndarray
     """[m] or [rounds, m]."""

@@ -17,7 +17,7 @@ LONGEST_NAME = 24
 
 
 def page(found: dict[str, Any], width: int) -> Iterator[str]:
-    """Lines of at most ``width`` columns, as far as words are that short."""
+    """The lines of the page, at most ``width`` columns wide unless a single word is longer."""
     p, m = found["p"], found["num_clients"]
     rounds = f" in {found['rounds_of_p']:,} rounds" if found["rounds_of_p"] else ""
     yield from _fill(

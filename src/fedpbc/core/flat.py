@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
+from fedpbc.core.lazy import jax, jnp
 from fedpbc.core.types import Array
 from fedpbc.errors import ConfigError
 

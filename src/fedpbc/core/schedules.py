@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import jax.numpy as jnp
 import numpy as np
 
+from fedpbc.core.lazy import jnp
 from fedpbc.core.schema import Component, Context, Kind, Positive, component
 from fedpbc.core.types import Array, TimeFunction
 

@@ -25,6 +25,7 @@ from fedpbc.core.schema import Component, Context, Kind, bind, bind_component, c
 from fedpbc.core.types import Problem
 from fedpbc.errors import ConfigError, shorten, unknown_key
 from fedpbc.experiment.keys import TABLES, figure, settings, state_loss
+from fedpbc.experiment.part import Part
 from fedpbc.links import LINKS
 from fedpbc.problems import PROBLEMS
 
@@ -79,6 +80,8 @@ class Experiment:
     algorithms: list[Component[Any]]
     figure: dict[str, Any]
     state_loss: dict[str, Any] | None = None
+    part: Part | None = None
+    """Which cells are run here; None: all. What the experiment is does not depend on it."""
 
     @classmethod
     def from_table(cls, table: Mapping[str, Any], base: Path | str = ".") -> Experiment:
@@ -144,14 +147,28 @@ class Experiment:
         return Context(seed, self.dtype, self.rounds, tuple(self.seeds), problem)
 
     def cells(self) -> list[Cell]:
-        """Every run of the grid, in the order of metrics.csv."""
-        return [
+        """Every run of the grid, or of its part, in the order of metrics.csv."""
+        cells = [
             Cell(links, algorithm, compute, seed, **{key: self.setting(algorithm, key) for key in SETTINGS})
             for links in self.links
             for algorithm in self.algorithms
             for compute in self.compute
             for seed in self.seeds
         ]
+        if self.part is None:
+            return cells
+        return [cells[i] for i in self.part.positions([cell.seed for cell in cells])]
+
+    def only(self, part: str | Part, key: str = "cells =") -> Experiment:
+        """Part ``"2/8"`` of the grid, to run on one of several machines; ``fedpbc.merge`` puts the parts together.
+
+        Raises ConfigError, which names ``key``.
+        """
+        part = Part.parse(str(part) if isinstance(part, Part) else part, key)
+        whole = dataclasses.replace(self, part=None)
+        if part.count > len(whole.cells()):
+            raise ConfigError(f"{key} {part}: {self.name} has {len(whole.cells())} runs, not more parts than that")
+        return dataclasses.replace(whole, part=part)
 
     def setting(self, algorithm: Component[Any], key: str) -> Any:
         """learning_rate, local_steps or batch_size of an algorithm: its own, or else the experiment's."""
@@ -180,8 +197,9 @@ class Experiment:
 
     def replace(self, **changes: Any) -> Experiment:
         """A copy with other values for some keys, checked again (seeds=[...], rounds=..., ...)."""
-        live = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        return Experiment.from_table({key: v for key, v in (live | changes).items() if v is not None})
+        live = {field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.name != "part"}
+        changed = Experiment.from_table({key: v for key, v in (live | changes).items() if v is not None})
+        return changed if self.part is None else changed.only(self.part)
 
 
 def _rate(rate: Component[Any], written: Callable[[Any], str]) -> Any:

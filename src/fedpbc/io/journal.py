@@ -17,7 +17,7 @@ class Journal:
         self._count, self._hash, self._synced = 0, hashlib.sha256(), 0
 
     def append(self, line: dict[str, Any]) -> None:
-        """Add a line; a kill of this process does it no harm, ``sync`` saves it from a power cut too."""
+        """Append a line. It survives a kill of this process; after ``sync`` it survives a power cut too."""
         data = (json.dumps(line) + "\n").encode()
         with open(self.path, "ab") as file:
             file.write(data)
@@ -25,7 +25,7 @@ class Journal:
         self._hash.update(data)
 
     def sync(self) -> None:
-        """All lines are on disk when this returns."""
+        """Flush all lines to disk."""
         if self._synced < self._count:
             with open(self.path, "rb+") as file:
                 os.fsync(file.fileno())
@@ -58,7 +58,7 @@ class Journal:
         return len(head)
 
     def cut(self, size: int) -> None:
-        """Drop what follows the first ``size`` bytes."""
+        """Delete everything after the first ``size`` bytes."""
         if self.path.is_file() and self.path.stat().st_size > size:
             os.truncate(self.path, size)
 

@@ -32,7 +32,7 @@ class Lock:
         _held.add(self)
 
     def release(self) -> None:
-        """Let another process take it, even if a process that was forked without Python's knowledge has it open."""
+        """Release the lock, even if a process forked without Python's knowledge still has the file open."""
         if self._file is not None:
             import fcntl
 

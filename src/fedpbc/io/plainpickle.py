@@ -1,4 +1,4 @@
-"""Plain data out of a pickle, without running anything: a reader that knows no classes and no functions.
+"""Read plain data from a pickle without running anything: this reader knows no classes and no functions.
 
 ``load`` walks over the opcodes (``pickletools``) with a stack of its own. Whatever is not a dict, list, tuple,
 int, float, str, bytes, bool or None is refused by the name of its opcode.

@@ -14,7 +14,7 @@ from fedpbc.errors import FedpbcError
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A path to write to, that becomes ``path`` when all went well: readers see the old file or the new one."""
+    """Give a temporary path, which replaces ``path`` if all goes well: readers see the old file or the new one."""
     temporary = path.with_name(f".{path.name}.tmp")
     try:
         yield temporary
@@ -50,5 +50,5 @@ def read_arrays(path: Path, remedy: str = AGAIN) -> dict[str, np.ndarray]:
 
 
 def damaged(path: Path, error: Exception, remedy: str = AGAIN) -> FedpbcError:
-    """The error of a file of an unfinished run that cannot be used."""
+    """The error for a damaged file."""
     return FedpbcError(f"{path}: is damaged ({error}); {remedy}")

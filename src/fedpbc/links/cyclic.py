@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
+from fedpbc.core.lazy import jax, jnp
 from fedpbc.core.schema import Context, PositiveInt, component
 from fedpbc.core.types import Array, Link, LinkProcess
 from fedpbc.links.bernoulli import key_of_init

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Annotated
 
 import numpy as np
-from scipy.stats import norm
 
 from fedpbc.core.schema import Context, NonNegative, Positive, Range, component
 from fedpbc.core.types import LinkProcess
@@ -30,7 +29,9 @@ def deadline(
     payload: bits; rate: bits per second; the spreads are standard deviations of the logarithm. Unreliability from
     slowness rather than from loss.
     """
+    from scipy.special import ndtr  # here, as it takes long to import
+
     slowness = client_spread * context.rng("deadline medians").standard_normal(context.problem.num_clients)
     with np.errstate(over="ignore"):
         log_median = np.log(compute + payload / np.float64(rate)) + slowness
-    return bernoulli.function(context, prob=norm.cdf((np.log(deadline) - log_median) / spread))
+    return bernoulli.function(context, prob=ndtr((np.log(deadline) - log_median) / spread))

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from scipy.special import gammaincc, j0
-from scipy.stats import ncx2, norm
 
+from fedpbc.core.lazy import jax, jnp
 from fedpbc.core.schema import Context, NonNegative, Positive, Range, component
 from fedpbc.core.types import Array, Link, LinkProcess
 from fedpbc.errors import BadOption
@@ -61,6 +58,8 @@ def fading(
     incomplete gamma (m, m x), Q(x in dB / shadowing_db), with x the needed over the mean SNR.
     Units: rate bit/s, bandwidth Hz, power W, gain at 1 m as a ratio, noise W/Hz, radius and minimum_distance m.
     """
+    from scipy.special import gammaincc, j0, ndtr  # here, as it takes long to import
+
     if minimum_distance > radius:
         raise BadOption("minimum_distance", minimum_distance, f"must be at most radius, {radius:g}")
     if rate / bandwidth > 1000:
@@ -73,9 +72,9 @@ def fading(
     x = 10 ** (np.clip(excess_db, -300, 300) / 10)
     num, shift, threshold, prob = {
         "rayleigh": (2, 0.0, 2 * x, np.exp(-x)),
-        "rician": (2, np.sqrt(2 * k_factor), 2 * (k_factor + 1) * x, _marcum(k_factor, x)),
+        "rician": (2, np.sqrt(2 * k_factor), 2 * (k_factor + 1) * x, _marcum(k_factor, x) if model == "rician" else x),
         "nakagami": (round(2 * shape), 0.0, 2 * shape * x, gammaincc(shape, shape * x)),
-        "shadowing": (1, 0.0, excess_db / shadowing_db, norm.sf(excess_db / shadowing_db)),
+        "shadowing": (1, 0.0, excess_db / shadowing_db, ndtr(-excess_db / shadowing_db)),
     }[model]
     r = 0.0 if doppler is None else float(j0(min(2 * np.pi * doppler * round_seconds, 1e300)))
     params = _Params(
@@ -101,6 +100,8 @@ def _distances(context: Context, low: float, high: float) -> np.ndarray:
 
 def _marcum(k_factor: float, x: np.ndarray) -> np.ndarray:
     """Q1(sqrt(2K), sqrt(2(K+1)x)): a noncentral chi-square with 2 degrees of freedom and noncentrality 2K."""
+    from scipy.stats import ncx2
+
     return np.clip(ncx2.sf(np.minimum(2 * (k_factor + 1) * x, 1e6), 2, 2 * k_factor), 0, 1)
 
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
+from fedpbc.core.lazy import jax, jnp
 from fedpbc.core.schema import Context, component
 from fedpbc.core.types import Array, Link, LinkProcess, TimeFunction
 from fedpbc.errors import BadOption

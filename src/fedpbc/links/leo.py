@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-import jax.numpy as jnp
 import numpy as np
 
+from fedpbc.core.lazy import jnp
 from fedpbc.core.schema import Context, PositiveInt, Range, component
 from fedpbc.core.types import Array, Link, LinkProcess
 

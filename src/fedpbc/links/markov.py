@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import jax.numpy as jnp
 import numpy as np
 
+from fedpbc.core.lazy import jnp
 from fedpbc.core.schema import Context, Fraction, component
 from fedpbc.core.types import Array, Link, LinkProcess, TimeFunction
 from fedpbc.links.bernoulli import draw, key_of_init

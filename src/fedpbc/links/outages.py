@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import jax
 import numpy as np
 
+from fedpbc.core.lazy import jax
 from fedpbc.core.schema import Context, Fraction, PositiveInt, component
 from fedpbc.core.types import Array, Link, LinkProcess, TimeFunction
 from fedpbc.errors import BadOption

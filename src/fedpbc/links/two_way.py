@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, NamedTuple, cast
 
-import jax
-
+from fedpbc.core.lazy import jax
 from fedpbc.core.schema import Component, Context, component
 from fedpbc.core.types import Array, Link, LinkProcess
 from fedpbc.links.one_way import ONE_WAY

@@ -6,16 +6,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
+from fedpbc.core.lazy import jax, jnp
 from fedpbc.core.schema import Context, PositiveInt, component
 from fedpbc.core.types import Array
 from fedpbc.models.model import Model
 
 Activation = Literal["relu", "tanh", "gelu"]
-ACTIVATIONS: dict[str, Callable[[Array], Array]] = {"relu": jax.nn.relu, "tanh": jnp.tanh, "gelu": jax.nn.gelu}
+
+
+def activation_named(name: str) -> Callable[[Array], Array]:
+    """The function of an ``Activation``."""
+    functions: dict[str, Callable[[Array], Array]] = {"relu": jax.nn.relu, "tanh": jnp.tanh, "gelu": jax.nn.gelu}
+    return functions[name]
 
 
 def columns(features: Array) -> Array:
@@ -71,7 +75,7 @@ class Mlp(Model):
 
     def outputs(self, params: Any, features: Array) -> Array:
         """W_L(... act(W_1 x))."""
-        act, (first, *rest) = ACTIVATIONS[self.activation], params
+        act, (first, *rest) = activation_named(self.activation), params
         values = affine(first, columns(features)) if self.bias else first @ columns(features)
         for weights in rest:
             values = affine(weights, act(values))

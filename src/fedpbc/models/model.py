@@ -7,9 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import jax
 import numpy as np
 
+from fedpbc.core.lazy import jax
 from fedpbc.core.types import Array
 
 

@@ -1,10 +1,10 @@
-"""What figures and tables of runs show: names, metrics and models. Needs no matplotlib."""
+"""Choose what figures and tables show: names of runs, metrics and models. Does not need matplotlib."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fedpbc.errors import ConfigError, shorten, suggest
+from fedpbc.errors import unknown_name
 from fedpbc.runs.run import Run
 
 MODELS = ("server", "mean")
@@ -20,17 +20,16 @@ def run_labels(runs: Sequence[Run]) -> list[str]:
     return [str(run.path) if run.path else f"{run.name} {i + 1}" for i, run in enumerate(runs)]
 
 
-def shown_metrics(runs: Sequence[Run], asked: Sequence[str] | None = None) -> list[str]:
-    """Metrics for figures and tables: ``asked`` for, else those of the experiments, else those their problems mark.
+def shown_metrics(runs: Sequence[Run], asked: str | Sequence[str] | None = None) -> list[str]:
+    """The metrics to show: those ``asked`` for, else those of the experiments, else those the problems mark.
 
-    Raises ConfigError when one that is asked for is not measured in every run.
+    Raises UnknownName when one that is asked for is not measured in every run.
     """
+    asked = [asked] if isinstance(asked, str) else asked
     known = [m for m in runs[0].measures if all(f"server_{m}" in run.columns for run in runs)]
     for name in asked or ():
         if name not in known:
-            raise ConfigError(
-                f"no metric {shorten(name)}{suggest(name, known)}; there are {', '.join(known) or 'none'}"
-            )
+            raise unknown_name("metric", name, known)
     wanted = list(asked or [name for run in runs for name in run.table.get("figure", {}).get("metrics", [])])
     usual = [name for name in known if runs[0].measures[name].shown] or known[:1]
     return [name for name in dict.fromkeys(wanted) if name in known] or usual

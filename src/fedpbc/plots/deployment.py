@@ -38,7 +38,7 @@ class Deployment:
 
 
 def read_deployment(path: Path) -> Deployment:
-    """The logs of a deployment. Raises ConfigError when no round is closed yet."""
+    """Read the logs of a deployment. Raises ConfigError if no round is finished yet."""
     metrics = {line["round"]: line for line in Journal(path / "metrics.jsonl").lines() if line.keys() >= NEEDED}
     heard = {line["round"]: set(line["clients"]) for line in Journal(path / "participation.jsonl").lines()}
     rounds = sorted(metrics.keys() & heard.keys())
@@ -70,7 +70,7 @@ def _natural(name: str) -> list[Any]:
 
 
 def draw_deployment(deployment: Deployment) -> Figure:
-    """Metrics of the model, who was heard when, and how long rounds took; rounds count from 1."""
+    """Draw the metrics, which clients were heard in which round, and how long rounds took. Rounds count from 1."""
     with own_style({}):
         curves = list(deployment.curves.items())[:2]
         height = 0.16 * min(len(deployment.clients), MAX_NAMES) + 0.7
@@ -139,7 +139,7 @@ def _plain(ax: Axes) -> None:
 
 
 def describe_deployment(deployment: Deployment) -> list[tuple[str, str]]:
-    """(what, how much) over all rounds."""
+    """A summary over all rounds, as pairs (what, how much)."""
     rounds = deployment.rounds
 
     def total(key: str) -> int:

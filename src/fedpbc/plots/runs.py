@@ -15,12 +15,12 @@ from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from fedpbc.algorithms import ALGORITHMS
 from fedpbc.core.schema import Component, options_of
 from fedpbc.plots.choice import models_of, run_labels, shown_metrics
-from fedpbc.plots.palette import COLORS, MARKERS, RESERVED
+from fedpbc.plots.palette import COLORS, MARKERS, PREFERRED, RESERVED
 from fedpbc.plots.spread import WORDS, held_curves, last_values, spread, spread_of
 from fedpbc.plots.style import Picture, own_style
 from fedpbc.runs.run import Group, Run
@@ -35,7 +35,7 @@ TOGETHER = 3
 """So many methods at most share panels for the server's and the mean model."""
 
 
-def draw(runs: Sequence[Run], metrics: Sequence[str] | None = None) -> Figure:
+def draw(runs: Sequence[Run], metrics: str | Sequence[str] | None = None) -> Figure:
     """One figure of one or several runs: columns are link settings, rows are who computes, metrics and models."""
     with own_style({}):
         return _draw(runs, metrics)
@@ -50,7 +50,7 @@ class _Series(NamedTuple):
     color: str
     marker: str
     reserved: bool
-    """Plain FedAvg or plain FedPBC."""
+    """The figure's FedAvg or FedPBC."""
 
     def has(self, links: str, compute: str) -> bool:
         """Whether the run has such a group."""
@@ -65,7 +65,7 @@ class _Row(NamedTuple):
     models: tuple[str, ...]
 
 
-def _draw(runs: Sequence[Run], metrics: Sequence[str] | None) -> Figure:
+def _draw(runs: Sequence[Run], metrics: str | Sequence[str] | None) -> Figure:
     groups = [group for run in runs for group in run.groups]
     links = list(dict.fromkeys(group.links for group in groups))
     computes = list(dict.fromkeys(group.compute for group in groups))
@@ -109,12 +109,15 @@ def _title(text: str, columns: int) -> str:
 
 
 def _plain_ticks(axis: Axis, limits: tuple[float, float]) -> None:
-    """Numbers as they are spoken where a log axis shows less than two decades; else powers of ten."""
+    """Numbers as they are spoken where a log axis shows less than two decades; else powers of ten.
+
+    No ticks between them: they say little, and are most of what a figure with many panels costs.
+    """
     low, high = limits
+    axis.set_minor_locator(NullLocator())
     if low > 0 and high < 100 * low:
         axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 3.0, 5.0) if high > 3 * low else "all"))
         axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-        axis.set_minor_formatter(NullFormatter())
 
 
 def _with_unit(run: Run, metric: str, title: str) -> str:
@@ -166,16 +169,22 @@ def _ranking(ax: Axes, series: list[_Series], links: str, compute: str, metric: 
     ax.tick_params(labelsize=8)
 
 
-def _reserved(run: Run) -> dict[str, str]:
-    """Label -> colour of plain FedAvg and plain FedPBC, whatever they are called here."""
-    found: dict[str, str] = {}
-    for entry in run.table["algorithms"]:
-        if entry["name"] in RESERVED and RESERVED[entry["name"]] not in found.values():
-            defaults = {name: option.default for name, option in options_of(ALGORITHMS.registry[entry["name"]]).items()}
-            options = {key: value for key, value in entry.items() if key not in ("name", "label")}
-            if all(key in defaults and _is_default(value, defaults[key]) for key, value in options.items()):
-                found[entry["label"]] = RESERVED[entry["name"]]
+def _preferred(entries: Sequence[dict[str, Any]]) -> dict[int, str]:
+    """Position -> colour of methods that have one by their name: alone of that name, or the first plain one."""
+    found: dict[int, str] = {}
+    for name, color in PREFERRED.items():
+        same = [i for i, entry in enumerate(entries) if entry["name"] == name]
+        plain = [i for i in same if _is_plain(entries[i])]
+        if same and (len(same) == 1 or plain):
+            found[(plain or same)[0]] = color
     return found
+
+
+def _is_plain(entry: dict[str, Any]) -> bool:
+    """Every option is the default, written or not."""
+    defaults = {name: option.default for name, option in options_of(ALGORITHMS.registry[entry["name"]]).items()}
+    options = {key: value for key, value in entry.items() if key not in ("name", "label")}
+    return all(key in defaults and _is_default(value, defaults[key]) for key, value in options.items())
 
 
 def _is_default(value: Any, default: Any) -> bool:
@@ -187,18 +196,25 @@ def _is_default(value: Any, default: Any) -> bool:
 
 
 def _series(runs: Sequence[Run]) -> list[_Series]:
-    named = []
-    for run, label in zip(runs, run_labels(runs), strict=True):
-        algorithms = dict.fromkeys(group.algorithm for group in run.groups)
-        named += [(run, algorithm, f"{label}: {algorithm}" if label else algorithm) for algorithm in algorithms]
-    reserved = _reserved(runs[0]) if len(runs) == 1 else {}
-    free = [color for color in COLORS if color not in reserved.values()]
-    others = [name for _, _, name in named if name not in reserved]
-    colors = {name: free[i % len(free)] for i, name in enumerate(others)} | reserved
-    return [
-        _Series(run, algorithm, name, colors[name], MARKERS[COLORS.index(colors[name])], name in reserved)
-        for run, algorithm, name in named
+    """Each method of each run, in order; the colours depend on the methods alone, not on what is drawn of them."""
+    named = [
+        (run, entry, f"{label}: {entry['label']}" if label else entry["label"])
+        for run, label in zip(runs, run_labels(runs), strict=True)
+        for entry in run.table["algorithms"]
+        if any(group.algorithm == entry["label"] for group in run.groups)
     ]
+    colors = _preferred([entry for _, entry, _ in named])
+    free = sorted((c for c in COLORS if c not in colors.values()), key=lambda color: color in RESERVED.values())
+    free = free or list(COLORS)
+    for place, i in enumerate(i for i in range(len(named)) if i not in colors):
+        colors[i] = free[place % len(free)]
+    return [
+        _Series(
+            run, entry["label"], name, colors[i], MARKERS[COLORS.index(colors[i])],
+            RESERVED.get(entry["name"]) == colors[i],
+        )
+        for i, (run, entry, name) in enumerate(named)
+    ]  # fmt: skip
 
 
 def _panel(ax: Axes, series: list[_Series], links: str, row: _Row) -> None:

@@ -1,4 +1,4 @@
-"""Mean and spread over the seeds: chosen once, for tables and bands alike."""
+"""Mean and spread over the seeds, the same for tables and for bands in figures."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WORDS = {
 
 
 class Spread(NamedTuple):
-    """Of values [seeds, ...] over the seeds, each [...]."""
+    """Mean and bounds over the seeds of values [seeds, ...]; each of shape [...]."""
 
     mean: Any
     low: Any
@@ -26,7 +26,7 @@ class Spread(NamedTuple):
 
 
 def spread_of(runs: Sequence[Run]) -> str:
-    """What the first experiment asks for: sd, ci or range."""
+    """The kind of spread the first experiment asks for: sd, ci or range."""
     look: Mapping[str, Any] = runs[0].table.get("figure", {})
     return str(look.get("spread", "sd"))
 

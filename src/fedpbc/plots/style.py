@@ -1,4 +1,4 @@
-"""How figures look and how they are saved; imports nothing of the simulator, so that an edge device can draw."""
+"""How figures look and how they are saved. Imports nothing of the simulator, so that edge devices can draw."""
 
 from __future__ import annotations
 
@@ -25,9 +25,13 @@ class Picture(Figure):
 
 
 def save(figure: Figure, folder: Path, stem: str) -> None:
-    """Write ``stem``.png and ``stem``.svg, the same bytes for the same figure."""
+    """Write ``stem``.png and ``stem``.svg, the same bytes for the same figure. It is laid out once, for both."""
     with own_style({"svg.hashsalt": "fedpbc", "svg.fonttype": "path"}), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing from font")  # a label may use any script
+        layout = figure.get_layout_engine()
+        if layout is not None:
+            layout.execute(figure)
+            figure.set_layout_engine("none")
         for suffix, metadata in (("png", {"Software": None}), ("svg", {"Date": None})):
             with replacing(folder / f"{stem}.{suffix}") as temporary:
                 figure.savefig(temporary, format=suffix, dpi=150, metadata=metadata)

@@ -33,7 +33,7 @@ def lines_of(runs: Sequence[Run]) -> list[Line]:
     return [Line(run, label, group) for run, label in zip(runs, run_labels(runs), strict=True) for group in run.groups]
 
 
-def table_columns(runs: Sequence[Run], metrics: Sequence[str] | None = None, costs: bool = True) -> list[str]:
+def table_columns(runs: Sequence[Run], metrics: str | Sequence[str] | None = None, costs: bool = True) -> list[str]:
     """Columns of a table: the shown metrics of the shown models, consensus distance, and what it cost."""
     models = ("server", "mean") if any("mean" in models_of(run) for run in runs) else ("server",)
     wanted = [f"{model}_{metric}" for metric in shown_metrics(runs, metrics) for model in models]
@@ -74,8 +74,8 @@ def heading(run: Run, column: str) -> str:
     return " ".join(text for text in (model, measure.title, f"[{measure.unit}]" if measure.unit else "") if text)
 
 
-def terminal(runs: Sequence[Run], width: int = 80, metrics: Sequence[str] | None = None) -> str:
-    """A table for a terminal of ``width`` columns; neither words nor numbers are broken.
+def terminal(runs: Sequence[Run], width: int = 80, metrics: str | Sequence[str] | None = None) -> str:
+    """A table for a terminal of ``width`` columns. Words and numbers are never split.
 
     Link settings stand above their methods. Metrics that have no room beside each other follow in a table below; what
     a run cost is left out where there is no room.
@@ -187,7 +187,7 @@ def _notes(runs: Sequence[Run], names: Sequence[str], width: int) -> list[str]:
     return [line for note in notes for line in _wrapped(note, width)]
 
 
-def markdown(runs: Sequence[Run], metrics: Sequence[str] | None = None) -> str:
+def markdown(runs: Sequence[Run], metrics: str | Sequence[str] | None = None) -> str:
     """A Markdown table of the final values."""
     head, body = _plain(runs, metrics, " ± ")
     rows = [head, ["---"] * len(head), *body]
@@ -210,7 +210,7 @@ _LATEX = {"&": r"\&", "%": r"\%", "_": r"\_", "#": r"\#", "$": r"\$", "{": r"\{"
           ">": r"\textgreater{}", "±": r"$\pm$"}  # fmt: skip
 
 
-def latex(runs: Sequence[Run], metrics: Sequence[str] | None = None) -> str:
+def latex(runs: Sequence[Run], metrics: str | Sequence[str] | None = None) -> str:
     """A LaTeX table of the final values; needs the package booktabs."""
     head, body = _plain(runs, metrics, " ± ")
     numbers = len(table_columns(runs, metrics))
@@ -225,7 +225,9 @@ def _latex_row(cells: Iterable[str]) -> str:
     return " & ".join("".join(_LATEX.get(c, c) for c in cell) for cell in cells) + r" \\"
 
 
-def _plain(runs: Sequence[Run], metrics: Sequence[str] | None, plus_minus: str) -> tuple[list[str], list[list[str]]]:
+def _plain(
+    runs: Sequence[Run], metrics: str | Sequence[str] | None, plus_minus: str
+) -> tuple[list[str], list[list[str]]]:
     """Head and rows, with every column; ``compute`` only where it differs."""
     names, lines = table_columns(runs, metrics), lines_of(runs)
     keys = [name for name in Group._fields if name != "compute" or len({line.group.compute for line in lines}) > 1]

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache, reduce
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
+from fedpbc.core.lazy import jax, jnp
 from fedpbc.core.schema import Context, component
 from fedpbc.core.types import Array, Measure, Problem
 from fedpbc.data.arrays import DataOption
@@ -106,10 +105,6 @@ UNROLLED = 64
 """So many classes at most are gone through one by one: reductions over a leading axis are far slower."""
 
 
-def _over_classes(join: Callable[[Array, Array], Array], of_class: Callable[[int], Array], num_classes: int) -> Array:
-    return reduce(join, [of_class(k) for k in range(num_classes)])
-
-
 def _first_largest(logits: Array) -> Array:
     if logits.shape[0] > UNROLLED:
         return jnp.argmax(logits, axis=0)
@@ -120,35 +115,38 @@ def _first_largest(logits: Array) -> Array:
     return place
 
 
-@jax.custom_vjp
 def cross_entropy(logits: Array, labels: Array) -> Array:
     """log sum_k exp(z_k) - z_y of class-major logits [classes, n] and labels [n]; [n]."""
-    return _forward(logits, labels)[0]
+    return _with_gradient()(logits, labels)
 
 
-def _forward(logits: Array, labels: Array) -> tuple[Array, tuple[Array, Array, Array]]:
-    num = logits.shape[0]
-    if num <= UNROLLED:
-        largest = _over_classes(jnp.maximum, lambda k: logits[k], num)
-        total = _over_classes(jnp.add, lambda k: jnp.exp(logits[k] - largest), num)
-        own = _over_classes(jnp.add, lambda k: jnp.where(labels == k, logits[k], 0), num)
-    else:
-        largest = jnp.max(logits, axis=0)
-        total = jnp.sum(jnp.exp(logits - largest), axis=0)
-        own = jnp.sum(jnp.where(_is_label(labels, logits), logits, 0), axis=0)
-    log_total = jnp.log(total) + largest
-    return log_total - own, (logits, log_total, labels)
+@cache
+def _with_gradient() -> Callable[[Array, Array], Array]:
+    """The cross-entropy, with a gradient that goes through the logits once: softmax - onehot."""
 
+    def value(logits: Array, labels: Array) -> Array:
+        return forward(logits, labels)[0]
 
-def _backward(saved: tuple[Array, Array, Array], by: Array) -> tuple[Array, None]:
-    """softmax - onehot."""
-    logits, log_total, labels = saved
-    return (jnp.exp(logits - log_total) - _is_label(labels, logits).astype(logits.dtype)) * by, None
+    def forward(logits: Array, labels: Array) -> tuple[Array, tuple[Array, Array, Array]]:
+        classes = range(logits.shape[0])
+        if len(classes) <= UNROLLED:
+            largest = reduce(jnp.maximum, [logits[k] for k in classes])
+            total = reduce(jnp.add, [jnp.exp(logits[k] - largest) for k in classes])
+            own = reduce(jnp.add, [jnp.where(labels == k, logits[k], 0) for k in classes])
+        else:
+            largest = jnp.max(logits, axis=0)
+            total = jnp.sum(jnp.exp(logits - largest), axis=0)
+            own = jnp.sum(jnp.where(is_label(labels, logits), logits, 0), axis=0)
+        log_total = jnp.log(total) + largest
+        return log_total - own, (logits, log_total, labels)
 
+    def backward(saved: tuple[Array, Array, Array], by: Array) -> tuple[Array, None]:
+        logits, log_total, labels = saved
+        return (jnp.exp(logits - log_total) - is_label(labels, logits).astype(logits.dtype)) * by, None
 
-cross_entropy.defvjp(_forward, _backward)
+    def is_label(labels: Array, like: Array) -> Array:
+        return jnp.arange(like.shape[0])[:, None] == labels
 
-
-def _is_label(labels: Array, like: Array) -> Array:
-    """bool[classes, n]."""
-    return jnp.arange(like.shape[0])[:, None] == labels
+    function: Any = jax.custom_vjp(value)
+    function.defvjp(forward, backward)
+    return cast(Callable[[Array, Array], Array], function)

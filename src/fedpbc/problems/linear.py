@@ -15,10 +15,8 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-import jax
-import jax.numpy as jnp
-
 from fedpbc.core.flat import Flat
+from fedpbc.core.lazy import jax, jnp
 from fedpbc.core.types import Array, Steps
 from fedpbc.models.dense import Logistic, columns
 

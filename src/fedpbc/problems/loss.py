@@ -6,11 +6,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from fedpbc.core.flat import Flat
+from fedpbc.core.lazy import jax, jnp
 from fedpbc.core.memory import require_memory
 from fedpbc.core.schema import Context, bind, component
 from fedpbc.core.types import Measure, Problem

@@ -11,11 +11,10 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from fedpbc.core.flat import Flat
+from fedpbc.core.lazy import jax, jnp
 from fedpbc.core.types import Array, Measure, Problem
 from fedpbc.errors import ConfigError, first_line
 from fedpbc.models.dense import Logistic

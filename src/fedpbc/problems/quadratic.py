@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-import jax.numpy as jnp
 import numpy as np
 
+from fedpbc.core.lazy import jnp
 from fedpbc.core.memory import require_memory
 from fedpbc.core.schema import Context, PositiveInt, Range, component
 from fedpbc.core.types import Array, Measure, Problem

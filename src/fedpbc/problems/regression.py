@@ -5,8 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any, Literal
 
-import jax.numpy as jnp
-
+from fedpbc.core.lazy import jnp
 from fedpbc.core.schema import Context, component
 from fedpbc.core.types import Array, Measure, Problem
 from fedpbc.data.arrays import DataOption

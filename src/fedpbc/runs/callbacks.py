@@ -1,4 +1,4 @@
-"""What a user's code is told while a run goes on, and may decide."""
+"""Callbacks: code of the user that sees the metrics during a run, and can end a cell early."""
 
 from __future__ import annotations
 
@@ -27,8 +27,9 @@ class Callback:
     side_by_side: ClassVar[bool] = False
 
     def on_rows(self, cell: CellKey, rows: dict[str, np.ndarray]) -> bool | None:
-        """A new row of metrics: columns of one value each, ``round`` among them. True ends this cell at this row.
+        """Called for each new row of metrics. Return True to end the cell here.
 
+        ``rows``: columns of one value each, ``round`` among them.
         The cell ends exactly there, on any machine: its later rounds are not in the results.
         """
 

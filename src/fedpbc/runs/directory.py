@@ -7,16 +7,14 @@ is written beside itself and renamed. The columns and keys are described in docs
 
 from __future__ import annotations
 
-import csv
 import hashlib
-import itertools
 import json
 import os
 import re
 import shutil
 import tomllib
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -30,18 +28,21 @@ from fedpbc.core.types import Measure
 from fedpbc.data.arrays import Arrays
 from fedpbc.errors import ConfigError, FedpbcError, shorten
 from fedpbc.experiment.grid import Cell, CellKey, Experiment
+from fedpbc.experiment.part import Part
 from fedpbc.io.lock import Lock
 from fedpbc.io.whole import damaged, read_arrays, replacing, write_arrays, write_text
-from fedpbc.runs.run import COUNTS, GROUP, KEYS, CellResult, Models, Run, final_values, metric_names, summarise
+from fedpbc.runs.metrics import read_metrics, write_metrics
+from fedpbc.runs.run import KEYS, CellResult, Models, Run, final_values, summarise
 from fedpbc.runs.structure import rebuilt
 
-KEY_COLUMNS = (*KEYS, "round")
-_BEFORE_EXPERIMENT = {".lock", "inputs", ".experiment.toml.tmp"}
+PART = "part.json"
+"""In the directory of a part of a grid, from its start: which part."""
+_BEFORE_EXPERIMENT = {".lock", "inputs", ".experiment.toml.tmp", PART, f".{PART}.tmp"}
 """What a run that was killed at its very start may have left: nothing to compare with."""
 
 
 class RunDirectory:
-    """DIR of one experiment, for the run that writes it."""
+    """The run directory of one experiment, as the run that writes it sees it."""
 
     def __init__(self, path: Path, experiment: Experiment) -> None:
         self.path, self.experiment = path, experiment
@@ -74,6 +75,7 @@ class RunDirectory:
         run._lock = Lock(path / ".lock", f"{path}: another run is writing there")
         try:
             if not (path / "experiment.toml").exists():
+                run._write_part()
                 run._write_experiment()
             run.cells.mkdir(exist_ok=True)
         except BaseException:
@@ -90,9 +92,19 @@ class RunDirectory:
             before = _stored_content(stored, self.path)
         except (ValueError, OSError, ConfigError) as error:
             raise ConfigError(f"{stored_path}: cannot be read: {error}") from None
-        changed = _difference(before, content_of(self.experiment))
+        changed = difference(before, content_of(self.experiment))
         if changed:
             raise ConfigError(f"{self.path}: cannot resume, the experiment changed: {'; '.join(changed[:5])}")
+        part, wanted = part_of(self.path), self.experiment.part
+        if part != wanted:
+            holds = f"part {part} of the grid, go on with --cells {part}" if part else "the whole grid, not a part"
+            raise ConfigError(f"{self.path}: cannot resume, it holds {holds}" + (f", not {wanted}" if wanted else ""))
+
+    def _write_part(self) -> None:
+        if self.experiment.part is not None:
+            write_text(self.path / PART, json.dumps(vars(self.experiment.part)) + "\n")
+        else:  # of a run that was killed before it had an experiment
+            (self.path / PART).unlink(missing_ok=True)
 
     def _write_experiment(self) -> None:
         """The resolved experiment, with a copy beside it of every file, array and source it rests on."""
@@ -119,12 +131,12 @@ class RunDirectory:
         write_text(self.path / "experiment.toml", tomli_w.dumps(table))
 
     def close(self) -> None:
-        """Let another run write to DIR."""
+        """Release the directory, so that another run can write to it."""
         if self._lock is not None:
             self._lock.release()
 
     def checkpoint_path(self, cell: Cell) -> Path:
-        """Where the state of a running cell is kept."""
+        """The path of the checkpoint of a running cell."""
         return self.cells / f"{cell_name(self.experiment, cell)}.checkpoint.npz"
 
     def load(self, cell: Cell) -> CellResult | None:
@@ -133,12 +145,12 @@ class RunDirectory:
         return unpack(path, read_arrays(path)) if path.is_file() else None
 
     def save(self, cell: Cell, result: CellResult) -> None:
-        """Keep a finished cell; its checkpoint goes."""
+        """Write the result of a finished cell and delete its checkpoint."""
         write_arrays(self.cells / f"{cell_name(self.experiment, cell)}.npz", pack(result))
         self.checkpoint_path(cell).unlink(missing_ok=True)
 
     def finish(self, manifest: dict[str, Any], measures: Mapping[str, Measure], results: Any = None) -> None:
-        """Write what others read; manifest.json comes last and says that the run is complete.
+        """Write the final files. manifest.json is written last and marks the run as complete.
 
         ``results``: cells in memory, instead of those under ``cells/``.
         """
@@ -147,20 +159,21 @@ class RunDirectory:
         infos: list[dict[str, Any]] = []
         finals: list[dict[str, Any]] = []
 
-        def each() -> Iterator[tuple[Cell, CellResult]]:
+        def each() -> Iterator[tuple[CellKey, CellResult]]:
             """Each finished cell once, its models written on the way."""
             for cell in cells:
                 result = self._finished(cell) if results is None else results[cell.key]
                 write_arrays(self.path / self._models_file(cell), dict(result.models))
                 infos.append({**cell.key._asdict(), "models": self._models_file(cell), **result.info})
                 finals.append(final_values(cell.key, result))
-                yield cell, result
+                yield cell.key, result
 
         with replacing(self.path / "metrics.csv") as temporary:
             write_metrics(temporary, each())
         summary = summarise(self.experiment.name, finals, measures)
         write_text(self.path / "summary.json", json.dumps(summary, indent=1))
-        write_text(self.path / "manifest.json", json.dumps({**manifest, "cells": infos}, indent=1))
+        part = {"part": str(self.experiment.part)} if self.experiment.part else {}
+        write_text(self.path / "manifest.json", json.dumps({**manifest, **part, "cells": infos}, indent=1))
         done = self.path / ".cells.done"  # at once, so that a kill leaves all of them or none
         shutil.rmtree(done, ignore_errors=True)
         if self.cells.exists():
@@ -178,18 +191,32 @@ class RunDirectory:
 
     @property
     def complete(self) -> bool:
-        """Every cell is finished and written."""
+        """Whether every cell is finished and written."""
         return (self.path / "manifest.json").is_file() and not any(self.cells.glob("*.npz"))
 
     def tidy(self, run: Run) -> None:
-        """What a kill after the last file of a complete run left undone."""
+        """Do what was left to do if a complete run was killed at its very end: delete leftovers, draw the figure."""
         shutil.rmtree(self.path / ".cells.done", ignore_errors=True)
         if not (self.path / "figure.svg").is_file():
             draw_figure(run, self.path)
 
 
-def draw_figure(run: Run, path: Path) -> None:
-    """figure.png and figure.svg of a run, into its directory; a picture that fails is a warning: the run is there."""
+def part_of(path: Path) -> Part | None:
+    """Which part of a grid a run directory holds; None: all of it. Raises ConfigError when it is damaged."""
+    try:
+        found = json.loads((path / PART).read_text(encoding="utf-8"))
+        return Part.parse(f"{found['index']}/{found['count']}", PART)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, LookupError, TypeError, ConfigError) as error:
+        raise ConfigError(f"{path / PART}: is damaged: {error}") from None
+
+
+def draw_figure(run: Run, path: Path, named: Path | None = None) -> None:
+    """Write figure.png and figure.svg of a run. If drawing fails, warn: the results themselves are safe.
+
+    ``named``: the directory that the warning names.
+    """
     try:
         from fedpbc.plots.runs import draw
         from fedpbc.plots.style import save
@@ -197,7 +224,8 @@ def draw_figure(run: Run, path: Path) -> None:
         save(draw([run]), path, "figure")
     except Exception as error:
         reason = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
-        text = f"{path}: no figure could be drawn ({reason}); the results are there, try fedpbc report {path}"
+        here = named or path
+        text = f"{here}: no figure could be drawn ({reason}); the results are there, try fedpbc report {here}"
         warnings.warn(text, stacklevel=2)
 
 
@@ -205,7 +233,7 @@ def write_run(run: Run, out: Path) -> Path:
     """Write a run that was computed in memory. Raises ConfigError when ``out`` is taken or the run was read back."""
     if run.experiment is None:
         raise ConfigError(f"{out}: this run was read back from {run.path}; copy that folder instead")
-    changed = _difference(run.content, content_of(run.experiment)) if run.content else []
+    changed = difference(run.content, content_of(run.experiment)) if run.content else []
     if changed:
         raise ConfigError(f"{out}: cannot be written, what the run read has changed since: {'; '.join(changed[:5])}")
     directory = RunDirectory.open(out, run.experiment, resume=False)
@@ -235,7 +263,7 @@ def _copy_name(key: str, file: Any) -> str | None:
 
 
 def content_of(experiment: Experiment) -> dict[str, Any]:
-    """The experiment with the content of its files instead of their names."""
+    """The experiment as a table, with hashes of the files' contents instead of their names."""
     return experiment.table(_digest)
 
 
@@ -258,6 +286,11 @@ def _stored_content(stored: dict[str, Any], base: Path) -> dict[str, Any]:
     made_in_python = "made in Python" in json.dumps(stored)
     if not made_in_python:
         return content_of(Experiment.from_table(stored, base))
+    return content_as_written(stored, base)
+
+
+def content_as_written(stored: dict[str, Any], base: Path) -> dict[str, Any]:
+    """The stored experiment, with hashes of the files in ``inputs/`` instead of their names. Runs no code."""
 
     def content(value: Any) -> Any:
         if isinstance(value, dict):
@@ -273,16 +306,16 @@ def _stored_content(stored: dict[str, Any], base: Path) -> dict[str, Any]:
     return table
 
 
-def _difference(before: Any, now: Any, key: str = "") -> list[str]:
-    """What changed, one line per key."""
+def difference(before: Any, now: Any, key: str = "") -> list[str]:
+    """The differences between two tables, one line per key."""
     if isinstance(before, dict) and isinstance(now, dict):
         lines = []
         for name in dict.fromkeys([*before, *now]):
-            lines += _difference(before.get(name), now.get(name), f"{key}.{name}" if key else name)
+            lines += difference(before.get(name), now.get(name), f"{key}.{name}" if key else name)
         return lines
     if isinstance(before, list) and isinstance(now, list) and len(before) == len(now):
         return [
-            line for i, pair in enumerate(zip(before, now, strict=True)) for line in _difference(*pair, f"{key}[{i}]")
+            line for i, pair in enumerate(zip(before, now, strict=True)) for line in difference(*pair, f"{key}[{i}]")
         ]
     return [] if before == now else [f"{key} was {_shown(before)}, is {_shown(now)}"]
 
@@ -304,7 +337,7 @@ def _slug(label: str) -> str:
 
 
 def pack(result: CellResult) -> dict[str, np.ndarray]:
-    """A result as plain arrays."""
+    """A cell's result as plain arrays, to be saved as .npz."""
     return {
         "info": np.frombuffer(json.dumps(result.info).encode(), np.uint8),
         **{f"rows/{name}": values for name, values in result.rows.items()},
@@ -327,26 +360,6 @@ def _unpack(arrays: dict[str, np.ndarray]) -> CellResult:
         if part in parts:
             parts[part][rest] = values
     return CellResult(parts["rows"], parts["models"], json.loads(arrays["info"].tobytes()))
-
-
-def write_metrics(path: Path, results: Iterable[tuple[Cell, CellResult]]) -> None:
-    """metrics.csv: the five key columns, then the metrics; floats as the shortest text that reads back the same."""
-    with open(path, "w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        header: list[str] = []
-        for cell, result in results:
-            if not header:
-                header = metric_names(result.rows)
-                writer.writerow([*KEY_COLUMNS, *header])
-            columns = [result.rows[name] for name in ("round", *header)]
-            texts = [map(_text_of(column), column.tolist()) for column in columns]
-            keys = cell.key
-            writer.writerows((*keys, *row) for row in zip(*texts, strict=True))
-
-
-def _text_of(column: np.ndarray) -> Any:
-    """float32 values are written as float32, so that 0.1 stays 0.1."""
-    return (lambda value: str(np.float32(value))) if column.dtype == np.float32 else str
 
 
 def read_run(path: str | Path) -> Run:
@@ -406,25 +419,3 @@ def _check_rows(table: dict[str, Any], cells: dict[CellKey, CellResult]) -> None
         wanted = len({*range(0, last + 1, table["eval_every"]), last})
         if len(cell.rows["round"]) != wanted:
             raise ValueError(f"metrics.csv has {len(cell.rows['round'])} rows of {key}, not {wanted}")
-
-
-_TYPES: dict[str, Any] = {
-    **dict.fromkeys(GROUP, str),
-    **dict.fromkeys(("seed", *COUNTS), np.int64),
-}
-
-
-def read_metrics(path: Path, dtype: np.dtype) -> dict[str, np.ndarray]:
-    """metrics.csv as columns, read in pieces, with floats of ``dtype``. Raises ValueError when it is no such file."""
-    with open(path, encoding="utf-8", newline="") as file:
-        reader = csv.reader(file)
-        header = next(reader, [])
-        if tuple(header[: len(KEY_COLUMNS)]) != KEY_COLUMNS:
-            raise ValueError(f"metrics.csv must begin with the columns {','.join(KEY_COLUMNS)}")
-        pieces = []
-        while piece := list(itertools.islice(reader, 50_000)):
-            columns = zip(header, zip(*piece, strict=True), strict=True)
-            pieces.append({name: np.array(values, _TYPES.get(name, dtype)) for name, values in columns})
-    if not pieces:
-        raise ValueError("metrics.csv has no rows")
-    return {name: np.concatenate([piece[name] for piece in pieces]) for name in header}

@@ -1,4 +1,4 @@
-"""A^t alone: the links of one setting as a run of that seed sees them, without training; and files of them."""
+"""Draw A^t of one link setting without training, exactly as a run of that seed sees it, and write it to a file."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ class _Count:
 
 @contextmanager
 def shown(experiment: Experiment, stream: TextIO, quiet: bool) -> Iterator[Callable[[CellKey, int, int], None] | None]:
-    """What ``fedpbc.runs.runner.run`` calls to tell its progress; None when nothing is to be said."""
+    """Show progress while the block runs. Gives the function that the runner calls, or None when quiet."""
     if quiet:
         yield None
         return

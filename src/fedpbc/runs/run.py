@@ -1,4 +1,4 @@
-"""A run: its metrics, models and provenance, whether it was just computed or read back. NumPy only."""
+"""A run: its metrics, models and manifest, whether just computed or read back from disk. Needs only NumPy."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import numpy as np
 
 from fedpbc.core.measures import measure_of
 from fedpbc.core.types import Measure
+from fedpbc.errors import UnknownName, unknown_name
 from fedpbc.io.whole import read_arrays
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ class Models(Mapping[str, np.ndarray]):
 
 @dataclass
 class CellResult:
-    """What one run of the grid gave."""
+    """The results of one cell of the grid."""
 
     rows: dict[str, np.ndarray]
     """Column name -> one value per evaluated round; ``round`` is one of them."""
@@ -60,7 +61,7 @@ class CellResult:
 
 
 class Group(NamedTuple):
-    """The cells of a grid that differ in their seed alone."""
+    """A group of cells that differ only in their seed."""
 
     links: str
     algorithm: str
@@ -135,52 +136,71 @@ class Run:
         return {key: value for key, result in self.cells.items() if (value := result.info.get(name)) is not None}
 
     def measure(self, column: str) -> Measure:
-        """What a column is, whichever model it is about."""
+        """What a column (``server_loss``) or a metric of either model (``loss``) is. Raises UnknownName."""
+        if column not in self.columns and column not in self.measures:
+            raise unknown_name("metric", column, [*self.columns, *self.measures])
         return measure_of(column, self.measures)
 
     def select(self, **where: Any) -> list[CellKey]:
         """The cells that fit: ``select(algorithm="fedpbc", seed=0)``. ``where``: links, algorithm, compute, seed.
 
-        Raises KeyError for other names.
+        Raises UnknownName for what no cell has.
         """
-        unknown = set(where) - set(KEYS)
-        if unknown:
-            raise KeyError(f"{', '.join(sorted(unknown))}: choose by {', '.join(KEYS)}")
+        for name, value in where.items():
+            if name not in KEYS:
+                raise unknown_name("key to choose by", name, KEYS)
+            known = list(dict.fromkeys(getattr(key, name) for key in self.cells))
+            if value not in known:
+                raise unknown_name(name, value, known)
         return [key for key in self.cells if all(getattr(key, name) == value for name, value in where.items())]
 
     def final(self, metric: str, **where: Any) -> float:
         """Mean over seeds of a metric's last value in one group: ``final("server_train_loss", algorithm="fedpbc")``.
 
-        ``where``: links, algorithm, compute, seed. Raises KeyError when no group or more than one fits.
+        ``where``: links, algorithm, compute, seed. Raises UnknownName when no group or more than one fits.
         """
         cells = self.select(**where)
         groups = {key[:3] for key in cells}
         if len(groups) != 1:
             names = "; ".join(", ".join(f"{k}={v!r}" for k, v in group._asdict().items()) for group in self.groups)
-            raise KeyError(f"{where or 'no choice'} fits {len(groups)} groups; choose one of: {names}")
-        if metric not in self.columns:
-            raise KeyError(f"no metric {metric}; there are {', '.join(self.columns)}")
+            raise UnknownName(f"{where or 'no choice'} fits {len(groups)} groups; choose one of: {names}")
+        self._require_column(metric)
         return float(np.mean([self.cells[key].rows[metric][-1] for key in cells], dtype=np.float64))
 
     def curves(self, links: str, algorithm: str, compute: str, metric: str) -> tuple[np.ndarray, np.ndarray]:
-        """(rounds [n], values [seeds, n]) of one metric; NaN after the last round of a cell that was stopped early."""
+        """(rounds [n], values [seeds, n]) of one metric; NaN after the last round of a cell that was stopped early.
+
+        Raises UnknownName when the run has no such cell or metric.
+        """
         cells = [self.cells[key] for key in self.select(links=links, algorithm=algorithm, compute=compute)]
+        self._require_column(metric)
+        if not cells:
+            raise UnknownName(f"no run of {algorithm} under {links} where {compute} compute")
         rounds = np.unique(np.concatenate([cell.rows["round"] for cell in cells]))
         values = np.full((len(cells), len(rounds)), np.nan)
         for row, cell in zip(values, cells, strict=True):
             row[np.searchsorted(rounds, cell.rows["round"])] = cell.rows[metric]
         return rounds, values
 
+    def _require_column(self, name: str) -> None:
+        if name not in self.columns:
+            raise unknown_name("metric", name, self.columns)
+
     def model(self, name: str = "server", **where: Any) -> Any:
         """A model after the last round, as the pytree its problem was given.
 
         Of a run that is read back as [d], where that tree has other parts than dicts, tuples and lists. ``name``:
-        server, mean or server_average; ``where`` must fit one cell: links, algorithm, compute, seed. Raises KeyError.
+        server, mean or server_average; ``where`` must fit one cell: links, algorithm, compute, seed. Raises
+        UnknownName.
         """
         cells = self.select(**where)
         if len(cells) != 1:
-            raise KeyError(f"{where} fits {len(cells)} of {len(self.cells)} cells; choose by {', '.join(KEYS)}")
-        flat = self.cells[cells[0]].models[name]
+            what = f"{where or 'no choice'} fits {len(cells)} of {len(self.cells)} cells"
+            raise UnknownName(f"{what}; choose one by {', '.join(KEYS)}")
+        models = self.cells[cells[0]].models
+        if name not in models:
+            raise unknown_name("model", name, models)
+        flat = models[name]
         return flat if self.tree is None else self.tree(flat)
 
     def to_pandas(self) -> pd.DataFrame:
@@ -189,20 +209,23 @@ class Run:
 
         return pd.DataFrame(self.metrics)
 
-    def to_markdown(self, metrics: Sequence[str] | None = None) -> str:
+    def to_markdown(self, metrics: str | Sequence[str] | None = None) -> str:
         """The final values as a Markdown table: mean and spread over the seeds."""
         from fedpbc.plots.tables import markdown
 
         return markdown([self], metrics)
 
-    def to_latex(self, metrics: Sequence[str] | None = None) -> str:
+    def to_latex(self, metrics: str | Sequence[str] | None = None) -> str:
         """The final values as a LaTeX table (booktabs)."""
         from fedpbc.plots.tables import latex
 
         return latex([self], metrics)
 
-    def plot(self, metrics: Sequence[str] | None = None) -> Figure:
-        """The figure of the run, or of other ``metrics`` (names without their model), for a notebook or to save."""
+    def plot(self, metrics: str | Sequence[str] | None = None) -> Figure:
+        """The figure of the run, or of other ``metrics``, for a notebook or to save.
+
+        A metric, or several, is named without its model: ``run.plot("distance")``. Raises UnknownName.
+        """
         from fedpbc.plots.runs import draw
 
         return draw([self], metrics)

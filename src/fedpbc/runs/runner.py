@@ -139,7 +139,7 @@ class Grid:
 
     def check(self) -> None:
         """Build everything once, so that a mistake shows before a run directory exists."""
-        e, seed = self.experiment, self.experiment.seeds[0]
+        e, seed = self.experiment, self.experiment.cells()[0].seed
         problem = self.drawn(seed)
         context = e.context(seed, problem)
         for size in {e.setting(algorithm, "batch_size") for algorithm in e.algorithms}:

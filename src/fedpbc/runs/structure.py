@@ -1,4 +1,4 @@
-"""The structure of a model in JSON, so that a run that is read back gives models as trees without code or JAX."""
+"""The structure of a model as JSON, so that a run read from disk can rebuild its models without code or JAX."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who took part when, from any file that says so: the one reader of the audit and of replayed traces.
+"""Read participation logs: which clients took part in which round. Used by the audit and by replayed traces.
 
 A new format is a file here with a ``FORMAT``, and a line in ``formats.FORMATS``. A reader gives either ``Rows`` piece
 by piece (``Table``), which are then sorted and checked alike for all formats, or a whole ``ParticipationLog``.

@@ -1,4 +1,4 @@
-"""From the rows of a file to a log: times into rounds, order, duplicates, rounds that are missing."""
+"""Turn the rows of a file into a log: convert times to rounds, sort, find duplicates and missing rounds."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ def missing_rounds(there: np.ndarray, total: int) -> np.ndarray:
 
 
 def refusal(missing: np.ndarray, total: int, reading: Reading) -> str:
-    """Why missing rounds are refused, which they are, and what to do."""
+    """The message that refuses missing rounds: which they are, and what to do."""
     which = f"round {missing[0]} is" if len(missing) == 1 else f"rounds {named(missing)} are"
     empty, unknown = (reading.spell("missing_rounds", meaning) for meaning in ("empty", "unknown"))
     text = f"{which} missing ({len(missing):,} of {total:,}): {empty} if no client took part in them"
@@ -207,7 +207,7 @@ def _spacing(span: Span, reading: Reading) -> str:
 
 
 def named(rounds: np.ndarray) -> str:
-    """Ascending numbers in words.
+    """Ascending numbers as text, with ranges.
 
     >>> named(np.array([3, 5, 6, 7, 9]))
     '3, 5 to 7, 9'

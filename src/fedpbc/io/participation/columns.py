@@ -1,4 +1,4 @@
-"""Which column says who took part: the one called ``active``, the one that the user names, or none.
+"""Find the column that says who took part: ``active``, the one the user names, or none.
 
 A log without such a column is a list of the pairs that took part. If it has other columns, one of them may well say
 that half of its rows are failures; so these are watched, and a log that may be misread is refused.
@@ -102,7 +102,7 @@ class Columns:
             self._values[name] = {}
 
     def is_active(self, value: str) -> bool | None:
-        """What a value of the active column says; None when it is no boolean and no values were named."""
+        """Whether a value of the active column means active. None if it is not a boolean and no values were named."""
         folded = value.casefold()
         if self.wanted is None:
             return BOOLEANS.get(folded)

@@ -1,4 +1,4 @@
-"""A participation log: who took part when, from any of the formats, checked."""
+"""A participation log: which clients took part in which round, from any format, checked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a reader gets and what it hands over: how a file is to be read, pieces of rows, and what it knows of them."""
+"""The interface of readers: how a file is to be read, and the rows it gives."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def as_key(name: str, value: str = "") -> str:
 
 @dataclass(frozen=True)
 class Reading:
-    """How a file is to be read, where it does not say."""
+    """Options for reading a file, for what the file itself does not say."""
 
     active_column: str | None = None
     """``NAME``: this column says who took part; ``NAME=VALUE,VALUE``: rows with one of these values took part;

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, NamedTuple
 
-import jax.numpy as jnp
 import numpy as np
 
+from fedpbc.core.lazy import jnp
 from fedpbc.core.schema import (
     Component,
     Context,

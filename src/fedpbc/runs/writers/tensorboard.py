@@ -38,7 +38,7 @@ class TensorBoard(Callback):
         self._write(rows)
 
     def on_cell_end(self, cell: CellKey, result: CellResult) -> None:
-        """Close the file of the cell; write one that was not seen."""
+        """Close the file of the cell. If none of its rows were seen, write them all first."""
         if cell != self._cell:
             if any(self._folder(cell).glob("*tfevents*")):
                 return
