@@ -219,8 +219,8 @@ def _lines(
     is_end = buffer[marks] == 10
     table = is_end.reshape(-1, width) if len(marks) % width == 0 else None
     if table is not None and table[:, -1].all() and np.count_nonzero(is_end) == len(table):
-        marks = marks.reshape(-1, width)
-        return np.concatenate([[0], marks[:-1, -1] + 1]), marks, line + np.arange(len(marks))
+        cells = marks.reshape(-1, width)
+        return np.concatenate([[0], cells[:-1, -1] + 1]), cells, line + np.arange(len(cells))
     if not may_skip:
         return None
     ends = marks[is_end]

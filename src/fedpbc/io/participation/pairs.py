@@ -34,7 +34,7 @@ class Pairs(NamedTuple):
     m: int
     total: int
 
-    def keys(self, part: slice) -> np.ndarray:
+    def keys(self, part: slice | np.ndarray) -> np.ndarray:
         """round m + client, int64."""
         return self.rounds[part].astype(np.int64) * self.m + self.members[part]
 
@@ -44,7 +44,7 @@ class Pairs(NamedTuple):
             return Found(self.rounds[self.active], self.members[self.active], len(self.rounds), 0)
         if self.total * self.m <= ROOM_A_ROW * len(self.rounds):
             return self._by_table()
-        yes, no = (distinct(self._chosen(chosen)) for chosen in (self.active, ~self.active))
+        yes, no = (distinct(self.keys(chosen)) for chosen in (self.active, ~self.active))
         split = len(yes) + len(no) - len(distinct(np.concatenate([yes, no]))) if len(no) else 0
         return Found(*_both(yes, self.m), len(yes) + len(no) - split, split)
 
@@ -61,9 +61,6 @@ class Pairs(NamedTuple):
                 return False
             last = int(keys[-1])
         return True
-
-    def _chosen(self, chosen: np.ndarray) -> np.ndarray:
-        return self.rounds[chosen].astype(np.int64) * self.m + self.members[chosen]
 
     def _by_table(self) -> Found:
         table = np.zeros(self.total * self.m, np.uint8)  # 1: a row says inactive, 2: a row says active, 3: both
