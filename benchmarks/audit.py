@@ -8,8 +8,6 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-
 ROUNDS, CLIENTS = 10_000, 1_000
 LONG = 10_000_000
 SPARSE = ("--round-seconds", "1", "--missing-rounds", "empty")
@@ -25,6 +23,7 @@ class Measured(NamedTuple):
 
 def write_logs(folder: Path) -> dict[str, tuple[Path, tuple[str, ...]]]:
     """What is in a log -> its file and options."""
+    import numpy as np
     import pyarrow as pa
     import pyarrow.csv
     import pyarrow.parquet
