@@ -349,6 +349,26 @@ def flower(options: Options) -> list[Table]:
     return [one, Table("Flower: 100 clients, 1 000 000 float32 parameters", header, work, [note])]
 
 
+def audit(options: Options) -> list[Table]:
+    """``fedpbc audit`` as a user types it, with its page."""
+    import audit as logs
+
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        for number, (name, (path, arguments)) in enumerate(fresh(logs.write_logs, Path(folder)).items()):
+            out = Path(folder) / f"out{number}"
+            found = [logs.measure(path, arguments, out) for _ in range(min(3, options.repetitions))]
+            wall, peak = statistics.median(each.wall for each in found), max(each.megabytes for each in found)
+            dense = path.stem not in ("sparse", "bursts")
+            rows.append([
+                name, *_median_and_range([each.wall for each in found], 1),
+                f"{statistics.median(each.cpu for each in found):.1f}", f"{peak:.0f}",
+                _verdict(wall, 8 if dense else 10, " s"), _verdict(peak, 500, " MB") if dense else "",
+            ])  # fmt: skip
+    header = ["log", "wall, s (median)", "range", "CPU, s", "peak memory, MB", "target", "target of memory"]
+    return [Table("fedpbc audit, from start to page", header, rows)]
+
+
 PARTS: dict[str, Callable[[Options], list[Table]]] = {
     "w1": counterexample,
     "w2": synthetic,
@@ -357,8 +377,9 @@ PARTS: dict[str, Callable[[Options], list[Table]]] = {
     "scaling": scaling,
     "chunks": chunks,
     "flower": flower,
+    "audit": audit,
 }
-STAY_HERE = ("process", "scaling")
+STAY_HERE = ("process", "scaling", "audit")
 """Parts that start their own processes."""
 
 

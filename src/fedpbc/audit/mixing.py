@@ -85,16 +85,17 @@ def _start(m: int, seed: int) -> np.ndarray:
 
 def _windows(log: ParticipationLog, place: np.ndarray, start: np.ndarray) -> list[Window]:
     """Windows from evenly spread rounds, each within a stretch of known rounds; the last of a stretch is unfinished."""
-    bounds = np.searchsorted(log.rounds, np.arange(log.num_rounds + 1))
+    meetings, total = _meetings(log), float(np.sum(start * start))
     found: list[Window] = []
     spacing, spent = 0, 0
     for begin, end in log.stretches().tolist():
         first = begin
         while first < end and spent <= LONGEST_WORK:
-            window = _window(log.members, place, bounds[: end + 1], first, start)
+            window = _window(log, meetings, place, first, end, start, total)
             if window.left <= FLOOR or first == begin:
                 found.append(window)
-            work = int(bounds[first + window.rounds] - bounds[first]) * start.shape[1] + start.size
+            before, after = np.searchsorted(log.rounds, [first, first + window.rounds]).tolist()
+            work = (after - before) * start.shape[1] + start.size
             spent += work
             if window.left > FLOOR:
                 break
@@ -103,17 +104,41 @@ def _windows(log: ParticipationLog, place: np.ndarray, start: np.ndarray) -> lis
     return found
 
 
-def _window(members: np.ndarray, place: np.ndarray, bounds: np.ndarray, first: int, start: np.ndarray) -> Window:
+class Meetings(NamedTuple):
+    """The rounds with two or more active clients: in all others FedPBC changes nothing."""
+
+    rounds: np.ndarray
+    """int32[k], ascending."""
+    first: np.ndarray
+    """int64[k]: place of its first active pair in the log."""
+    after: np.ndarray
+    """int64[k]: the place after its last."""
+
+
+def _meetings(log: ParticipationLog) -> Meetings:
+    begins = np.flatnonzero(np.concatenate([[True], log.rounds[1:] != log.rounds[:-1]]))
+    ends = np.append(begins[1:], len(log.rounds))
+    several = ends - begins > 1
+    return Meetings(log.rounds[begins[several]], begins[several], ends[several])
+
+
+def _window(
+    log: ParticipationLog, meetings: Meetings, place: np.ndarray, first: int, end: int, start: np.ndarray, total: float
+) -> Window:
     """Average from round ``first`` on until FLOOR is left; the squared norm is kept up to date by what a mean takes."""
-    x = start.copy()
-    total = norm = float(np.sum(x * x))
-    t, rows_allowed = first, LONGEST_WORK / start.shape[1]
-    while t < len(bounds) - 1 and norm > FLOOR * total and bounds[t] - bounds[first] <= rows_allowed:
-        active = place[members[bounds[t] : bounds[t + 1]]]
-        t += 1
-        if len(active) > 1:
-            rows = x[active]
-            mean = rows.mean(0)
-            norm -= float(np.einsum("ij,ij->", rows, rows)) - len(active) * float(np.sum(mean * mean))
-            x[active] = mean
-    return Window(t - first, max(float(np.sum(x * x)) / total, FLOOR))
+    at = int(np.searchsorted(log.rounds, first)) + int(LONGEST_WORK / start.shape[1])
+    end = min(end, int(log.rounds[at]) + 1) if at < len(log.rounds) else end
+    here = slice(*np.searchsorted(meetings.rounds, [first, end]).tolist())
+    if here.start == here.stop:
+        return Window(end - first, 1.0)
+    x, norm = start.copy(), total
+    for t, begin, after in zip(*(column[here].tolist() for column in meetings), strict=True):
+        active = place[log.members[begin:after]]
+        rows = x[active]
+        mean = rows.mean(0)
+        norm -= float(np.einsum("ij,ij->", rows, rows)) - len(active) * float(np.sum(mean * mean))
+        x[active] = mean
+        if norm <= FLOOR * total:
+            end = t + 1
+            break
+    return Window(end - first, max(float(np.sum(x * x)) / total, FLOOR))

@@ -12,9 +12,11 @@ from typing import NamedTuple
 import numpy as np
 
 from fedpbc.io.participation.log import ParticipationLog
+from fedpbc.io.participation.pairs import distinct
 
 BLOCK_PAIRS = 1 << 21
 CONFIDENCE = 0.95
+UINT16_MAX = 2**16 - 1
 
 
 class PerClient(NamedTuple):
@@ -44,29 +46,26 @@ class PerClient(NamedTuple):
 def per_client(log: ParticipationLog) -> PerClient:
     """One pass over the pairs in the order client, round: O(n log n)."""
     m, total = len(log.clients), log.num_rounds
-    keys = log.members.astype(np.int64) * total + log.rounds
-    keys.sort()
-    keys %= total
-    rounds = keys.astype(np.int32)
-    del keys
+    rounds = _by_client(log)
     seen = np.bincount(log.members, minlength=m)
     starts = np.concatenate([[0], np.cumsum(seen)])
     edges = 2 ** np.arange(total.bit_length() + 1)
     repeats, ends = np.zeros(m, np.int64), np.zeros(m, np.int64)
     longest, absences, censored = _whole_stretches(log, edges)
     deviation, overlap = np.zeros(m), np.zeros(max(total - 1, 0), np.int64)
-    stretches, known = log.stretches(), log.known()
-    stretch_of = (np.cumsum(known & ~np.concatenate([[False], known[:-1]])) - 1).astype(np.int32)
-    number = (np.cumsum(known) - 1).astype(np.int32)
+    stretches, unknown = log.stretches(), log.unknown.astype(np.int64)
     cut = np.column_stack([stretches[:, 0] > 0, stretches[:, 1] < total])
     for first, last in _blocks(starts):
         clients = first + np.flatnonzero(seen[first:last])
         block = rounds[starts[first] : starts[last]].astype(np.int64)
         begins = starts[clients] - starts[first]
-        gaps, tails, is_begin, lasts, inside = _runs(block, begins, stretches, stretch_of)
+        gaps, tails, is_begin, lasts, inside = _runs(block, begins, stretches)
         again = (gaps == 0) & ~is_begin
         repeats[clients] = np.add.reduceat(again.astype(np.int64), begins)
-        overlap += np.bincount(block[again] - 1, minlength=len(overlap))[: len(overlap)]
+        if len(overlap) > len(block):
+            np.add.at(overlap, block[again] - 1, 1)
+        else:
+            overlap += np.bincount(block[again] - 1, minlength=len(overlap))[: len(overlap)]
         at_end = (is_begin & (gaps == 0)).astype(np.int64)
         at_end[lasts] += tails == 0
         ends[clients] = np.add.reduceat(at_end, begins)
@@ -75,8 +74,21 @@ def per_client(log: ParticipationLog) -> PerClient:
         censored += int(np.sum(gaps[open_left] > 0) + np.sum(tails[open_right] > 0))
         gaps[lasts] = np.maximum(gaps[lasts], tails)
         longest[clients] = np.maximum(longest[clients], np.maximum.reduceat(gaps, begins))
-        deviation[clients] = _deviation(number[block].astype(np.int64), begins, seen[clients], log.known_rounds)
+        number = block - np.searchsorted(unknown, block) if len(unknown) else block
+        deviation[clients] = _deviation(number, begins, seen[clients], log.known_rounds)
     return PerClient(seen, repeats, ends, longest, deviation, overlap, edges, absences, censored)
+
+
+def _by_client(log: ParticipationLog) -> np.ndarray:
+    """The rounds of every active pair, by client, then round, int32[n]."""
+    m = len(log.clients)
+    if m > UINT16_MAX:
+        keys = log.members.astype(np.int64) * log.num_rounds + log.rounds
+        keys.sort()
+        keys %= log.num_rounds
+        return keys.astype(np.int32)
+    # a stable sort of 16 bits counts, it does not compare
+    return log.rounds[np.argsort(log.members.astype(np.uint16), kind="stable")]
 
 
 def _whole_stretches(log: ParticipationLog, edges: np.ndarray) -> tuple[np.ndarray, np.ndarray, int]:
@@ -85,12 +97,15 @@ def _whole_stretches(log: ParticipationLog, edges: np.ndarray) -> tuple[np.ndarr
     lengths = stretches[:, 1] - stretches[:, 0]
     bounds = np.searchsorted(log.rounds, stretches)
     longest, censored = np.zeros(m, np.int64), 0
+    waiting = np.arange(m)  # clients that have been in all stretches so far
     for k in np.argsort(-lengths, kind="stable"):
-        absent = np.ones(m, bool)
-        absent[log.members[bounds[k, 0] : bounds[k, 1]]] = False
-        longest[absent & (longest == 0)] = lengths[k]
+        there = distinct(log.members[bounds[k, 0] : bounds[k, 1]])
+        if len(waiting):
+            missing = ~np.isin(waiting, there)
+            longest[waiting[missing]] = lengths[k]
+            waiting = waiting[~missing]
         if lengths[k] < log.num_rounds:
-            censored += int(absent.sum())
+            censored += m - len(there)
     return longest, np.histogram(longest[longest == log.num_rounds], edges)[0], censored
 
 
@@ -105,13 +120,16 @@ def _blocks(starts: np.ndarray) -> Iterator[tuple[int, int]]:
 
 
 def _runs(
-    block: np.ndarray, begins: np.ndarray, stretches: np.ndarray, stretch_of: np.ndarray
+    block: np.ndarray, begins: np.ndarray, stretches: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Absences within stretches: (gaps [n] before every active round, back to the client's one before or the begin of
     the stretch; tails [k] after its last ones of a stretch; bool[n]: its first of a stretch; places of the last ones
     [k]; the stretch of every active round [n])."""  # fmt: skip
-    inside = stretch_of[block]
-    is_begin = np.diff(inside, prepend=-1) != 0
+    if len(stretches) == 1:
+        inside, is_begin = np.zeros(len(block), np.int64), np.zeros(len(block), bool)
+    else:
+        inside = np.searchsorted(stretches[:, 0], block, side="right") - 1
+        is_begin = np.diff(inside, prepend=-1) != 0
     is_begin[begins] = True
     gaps = np.diff(block, prepend=0) - 1
     gaps[is_begin] = block[is_begin] - stretches[inside[is_begin], 0]
@@ -161,13 +179,13 @@ def intervals(rate: np.ndarray, effective: np.ndarray, confidence: float = CONFI
     low = B(alpha/2; k, n-k+1), high = B(1-alpha/2; k+1, n-k), B the beta quantile, k = rate n. Covers the true
     rate with at least ``confidence`` when rounds are independent; with memory, n is T (1-r)/(1+r).
     """
-    from scipy.stats import beta
+    from scipy.special import betaincinv
 
     alpha = 1 - confidence
     k, rest = rate * effective, (1 - rate) * effective
     with np.errstate(invalid="ignore"):
-        low = np.where(rate > 0, beta.ppf(alpha / 2, np.maximum(k, 1e-12), rest + 1), 0.0)
-        high = np.where(rate < 1, beta.ppf(1 - alpha / 2, k + 1, np.maximum(rest, 1e-12)), 1.0)
+        low = np.where(rate > 0, betaincinv(np.maximum(k, 1e-12), rest + 1, alpha / 2), 0.0)
+        high = np.where(rate < 1, betaincinv(k + 1, np.maximum(rest, 1e-12), 1 - alpha / 2), 1.0)
     return low, high
 
 
@@ -193,7 +211,7 @@ def components(log: ParticipationLog) -> np.ndarray:
         rounds = log.rounds[first : first + len(a) + 1]
         a = a[: len(b)]
         together = rounds[: len(b)] == rounds[1 : len(b) + 1]
-        edges = np.unique(label[a[together]].astype(np.int64) * m + label[b[together]])
+        edges = distinct(label[a[together]].astype(np.int64) * m + label[b[together]])
         graph = coo_array((np.ones(len(edges), np.int8), (edges // m, edges % m)), shape=(m, m))
         label = connected_components(graph, directed=False)[1][label]
     label = np.array(label)

@@ -22,6 +22,8 @@ CYCLES = 3
 NEIGHBOURS = 30
 SAMPLED_CLIENTS = 200
 TRANSFORM_CELLS = 20_000_000
+BLOCK = 1 << 18
+"""Frequencies that are looked at together."""
 
 
 class Memory(NamedTuple):
@@ -47,7 +49,7 @@ def memory(log: ParticipationLog, stats: PerClient) -> Memory:
     over the P pairs of known rounds that follow each other, divided by P + 1 (T without unknown ones), and the runs are
     those of the longest stretch.
     """
-    from scipy.stats import norm
+    from scipy.special import ndtr
 
     total, rate, follows = log.known_rounds, stats.seen / log.known_rounds, followed(log)
     pairs = int(follows.sum())
@@ -59,7 +61,7 @@ def memory(log: ParticipationLog, stats: PerClient) -> Memory:
         return Memory(each if pairs else np.full(len(rate), np.nan), 0.0, 1.0, np.zeros(len(rate)))
     terms = _products(log, stats, rate)[follows] + spread.sum() / (total - 1)
     scale = np.sqrt(np.sum(terms**2))
-    p_value = float(2 * norm.sf(abs(terms.sum()) / scale)) if scale > 0 else 1.0
+    p_value = float(2 * ndtr(-abs(terms.sum()) / scale)) if scale > 0 else 1.0
     pooled = float(terms.sum() / ((pairs + 1) * spread.sum()))
     used = np.full(len(rate), max(pooled, 0.0) if p_value < MEMORY_ALPHA else 0.0)
     own = holm(_runs_p_values(log, stats)) < ALPHA
@@ -93,7 +95,10 @@ def _products(log: ParticipationLog, stats: PerClient, rate: np.ndarray) -> np.n
     for first in range(0, len(log.members), BLOCK_PAIRS):
         part = slice(first, first + BLOCK_PAIRS)
         expected += np.bincount(log.rounds[part], rate[log.members[part]], minlength=len(expected))
-    return stats.overlap - expected[:-1] - expected[1:] + np.sum(rate**2)
+    products = stats.overlap - expected[:-1]
+    products -= expected[1:]
+    products += np.sum(rate**2)
+    return products
 
 
 def runs_test(seen: np.ndarray, repeats: np.ndarray, total: int) -> np.ndarray:
@@ -101,7 +106,7 @@ def runs_test(seen: np.ndarray, repeats: np.ndarray, total: int) -> np.ndarray:
 
     P(runs = k) = C(T-S+1, k) C(S-1, S-k) / C(T, S): hypergeometric; normal where its variance is large.
     """
-    from scipy.stats import hypergeom, norm
+    from scipy.special import ndtr
 
     runs, slots = seen - repeats, total - seen + 1
     mean = seen * slots / total
@@ -109,9 +114,12 @@ def runs_test(seen: np.ndarray, repeats: np.ndarray, total: int) -> np.ndarray:
     p = np.ones(len(seen))
     large, small = variance > 25, (variance > 0) & (variance <= 25)
     distance = np.abs(runs - mean)[large] - 0.5
-    p[large] = 2 * norm.sf(np.maximum(distance, 0) / np.sqrt(variance[large]))
-    law = hypergeom(total, slots[small], seen[small])
-    p[small] = 2 * np.minimum(law.cdf(runs[small]), law.sf(runs[small] - 1))
+    p[large] = 2 * ndtr(-np.maximum(distance, 0) / np.sqrt(variance[large]))
+    if small.any():
+        from scipy.stats import hypergeom  # takes longer to import than ten million rounds to test
+
+        law = hypergeom(total, slots[small], seen[small])
+        p[small] = 2 * np.minimum(law.cdf(runs[small]), law.sf(runs[small] - 1))
     return np.minimum(p, 1)
 
 
@@ -144,13 +152,13 @@ def drift(log: ParticipationLog, stats: PerClient, used: np.ndarray) -> DriftTes
     constant and memory is that of a two-state chain with autocorrelation r; for few events it is conservative.
     Unknown rounds are left out: k and T count known ones.
     """
-    from scipy.stats import kstwobign
+    from scipy.special import kolmogorov
 
     total, rate = log.known_rounds, stats.seen / log.known_rounds
     tested = np.flatnonzero((stats.seen >= FEWEST_EVENTS) & (total - stats.seen >= FEWEST_EVENTS))
     inflation = np.sqrt((1 + used) / (1 - used))
     statistic = stats.deviation[tested] * np.sqrt(stats.seen[tested] / (1 - rate[tested])) / inflation[tested]
-    p = np.append(kstwobign.sf(statistic), counts_drift(log.active_counts(), log.known()))
+    p = np.append(kolmogorov(statistic), counts_drift(log.active_counts(), log.known()))
     if total < FEWEST_ROUNDS:
         return DriftTest(None, np.empty(0, np.int64), 0, False)
     adjusted = holm(p)
@@ -162,7 +170,7 @@ def counts_drift(counts: np.ndarray, known: np.ndarray | None = None) -> float:
 
     known: bool[T]; the other rounds are left out, and so are pairs with one of them from the autocorrelation.
     """
-    from scipy.stats import kstwobign
+    from scipy.special import kolmogorov
 
     known = np.ones(len(counts), bool) if known is None else known
     series, total = centred(counts, known), int(known.sum())
@@ -172,7 +180,7 @@ def counts_drift(counts: np.ndarray, known: np.ndarray | None = None) -> float:
     share = (np.sum(known[1:] & known[:-1]) + 1) / total
     r = float(np.clip(series[1:] @ series[:-1] / (power * share) + 1 / total, 0, 0.99))
     largest = np.abs(np.cumsum(series)).max()
-    return float(kstwobign.sf(largest / np.sqrt(power * (1 + r) / (1 - r))))
+    return float(kolmogorov(largest / np.sqrt(power * (1 + r) / (1 - r))))
 
 
 def period(log: ParticipationLog) -> Period:
@@ -200,12 +208,15 @@ def period(log: ParticipationLog) -> Period:
 
 def centred(series: np.ndarray, known: np.ndarray) -> np.ndarray:
     """Less its mean over the known rounds; 0 in the others. [T] -> f[T]."""
+    if known.all():
+        return series - series.mean()
     return np.where(known, series - series[known].mean(), 0.0)
 
 
 def _power(series: np.ndarray) -> np.ndarray:
     """|FFT|^2 of a series of mean 0 at the frequencies k/T, k = 0 .. T/2; 0 at k = 0."""
-    power = np.abs(np.fft.rfft(series)) ** 2
+    power = np.abs(np.fft.rfft(series))
+    power *= power
     power[0] = 0.0
     return power
 
@@ -219,13 +230,15 @@ def _clients_power(log: ParticipationLog) -> np.ndarray:
     chosen = np.argsort(-spread, kind="stable")[:number]
     place = np.full(len(seen), -1, np.int32)
     place[chosen] = np.arange(len(chosen))
-    wanted = place[log.members] >= 0
-    table = np.zeros((len(chosen), total), np.float32)
-    table[place[log.members[wanted]], log.rounds[wanted]] = 1
+    places = place[log.members]
+    wanted = places >= 0
+    places, rounds = places[wanted], log.rounds[wanted]
     power = np.zeros(total // 2 + 1)
     common = centred(log.active_counts(), known)
     common = common / max(float(np.sqrt(common @ common)), 1e-300)
-    for row in table[spread[chosen] > 0].astype(np.float64):
+    for client in np.flatnonzero(spread[chosen] > 0):
+        row = np.zeros(total)
+        row[rounds[places == client]] = 1
         own = centred(row, known) - (np.sum(row * common)) * common
         power += _power(own) / max(float(np.sum(own * own)), 1e-12)
     return power
@@ -233,54 +246,70 @@ def _clients_power(log: ParticipationLog) -> np.ndarray:
 
 def _peak(power: np.ndarray, total: int, independent: bool) -> Period:
     """The most improbable ordinate; its fundamental when it is a harmonic of a significant lower one."""
-    from scipy.stats import f
-
-    k = np.arange(len(power))
-    r = float(np.clip(np.sum(power * np.cos(2 * np.pi * k / total)) / power.sum(), -0.95, 0.95))
-    flat = power[1:] * (1 - 2 * r * np.cos(2 * np.pi * k[1:] / total) + r * r)
+    cosine = np.cos(2 * np.pi * np.arange(len(power)) / total)
+    r = float(np.clip(np.sum(power * cosine) / power.sum(), -0.95, 0.95))
+    flat = power[1:] * (1 - 2 * r * cosine[1:] + r * r)
+    del cosine
     flat = flat[:-1] if total % 2 == 0 else flat
     ratio = flat / np.maximum(_background(flat), 1e-300)
     shape = _shape(ratio) if independent else 1.0
-    p = f.sf(ratio, 2 * shape, 2 * NEIGHBOURS * shape)
-    p[: CYCLES - 1] = 1
-    p = np.minimum(p * len(p), 1)
+    p = _improbable(ratio, shape)
     best = _fundamental(p, int(np.argmin(p)))
     near, whole = float(flat[max(best - 1, 0) : best + 2].sum()), float(flat.sum())
     return Period(total / _refined(ratio, best), near / whole if whole > 0 else 0.0, float(p.min()))
+
+
+def _improbable(ratio: np.ndarray, shape: float) -> np.ndarray:
+    """p-values [n] of ordinates under F(2k, 60k), times n, at most 1; the lowest frequencies are 1.
+
+    Only those are computed that can be below 1: most ordinates are nowhere near.
+    """
+    from scipy.special import fdtrc, fdtri
+
+    n, laws = len(ratio), (2 * shape, 2 * NEIGHBOURS * shape)
+    near = ~(ratio < fdtri(*laws, 1 - 4 / n)) if n > 4 else np.ones(n, bool)
+    near[: CYCLES - 1] = False
+    p = np.ones(n)
+    p[near] = np.minimum(fdtrc(*laws, ratio[near]) * n, 1)
+    return p
 
 
 def _background(flat: np.ndarray) -> np.ndarray:
     """Mean of the nearest NEIGHBOURS ordinates, the five around each left out; [n] -> [n]."""
     n = len(flat)
     sums = np.concatenate([[0], np.cumsum(flat)])
-    here = np.arange(n)
-    first = np.clip(here - NEIGHBOURS // 2 - 2, 0, max(n - NEIGHBOURS - 5, 0))
-    last = np.minimum(first + NEIGHBOURS + 5, n)
-    low, high = np.maximum(here - 2, first), np.minimum(here + 3, last)
-    return (sums[last] - sums[first] - sums[high] + sums[low]) / (last - first - high + low)
+    found = np.empty(n)
+    for begin in range(0, n, BLOCK):
+        here = np.arange(begin, min(begin + BLOCK, n))
+        first = np.clip(here - NEIGHBOURS // 2 - 2, 0, max(n - NEIGHBOURS - 5, 0))
+        last = np.minimum(first + NEIGHBOURS + 5, n)
+        low, high = np.maximum(here - 2, first), np.minimum(here + 3, last)
+        found[here] = (sums[last] - sums[first] - sums[high] + sums[low]) / (last - first - high + low)
+    return found
 
 
 def _shape(ratio: np.ndarray) -> float:
     """k of the Gamma(k)/k law whose quartiles are as far apart as those of the ordinates; 1 to 10^4."""
     from scipy.optimize import brentq
-    from scipy.stats import gamma
+    from scipy.special import gammaincinv
 
-    spread = float(np.quantile(ratio, 0.75) - np.quantile(ratio, 0.25))
+    low, high = np.quantile(ratio, [0.25, 0.75])
+    spread = float(high - low)
 
     def excess(k: float) -> float:
-        return float(gamma.ppf(0.75, k) - gamma.ppf(0.25, k)) / k - spread
+        return float(gammaincinv(k, 0.75) - gammaincinv(k, 0.25)) / k - spread
 
     return 1.0 if excess(1.0) <= 0 else 1e4 if excess(1e4) >= 0 else float(brentq(excess, 1.0, 1e4))
 
 
 def _fundamental(p: np.ndarray, best: int) -> int:
     """Lowest significant frequency of which ``best`` is a whole multiple (2 or more, to within one ordinate)."""
-    for low in range(CYCLES - 1, best):
-        multiple = (best + 1) / (low + 1)
-        local = p[low] == p[max(low - 2, 0) : low + 3].min()
-        if p[low] < MEMORY_ALPHA and local and multiple > 1.5 and abs(multiple - round(multiple)) * (low + 1) <= 1:
-            return low
-    return best
+    low = np.flatnonzero(p[CYCLES - 1 : best] < MEMORY_ALPHA) + CYCLES - 1
+    multiple = (best + 1) / (low + 1)
+    low = low[(multiple > 1.5) & (np.abs(multiple - np.rint(multiple)) * (low + 1) <= 1)]
+    around = np.pad(p, 2, constant_values=np.inf)[low[:, None] + np.arange(5)]
+    low = low[p[low] == around.min(axis=1)]
+    return int(low[0]) if len(low) else best
 
 
 def _refined(ratio: np.ndarray, best: int) -> float:

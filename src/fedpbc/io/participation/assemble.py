@@ -7,8 +7,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fedpbc.core.memory import total_memory
 from fedpbc.errors import shorten
 from fedpbc.io.participation.log import ParticipationLog, ordered
+from fedpbc.io.participation.pairs import Found, Pairs, distinct
 from fedpbc.io.participation.reading import BadLog, BadReading, Reading, Rows, Table
 
 MOST_ROUNDS = 10_000_000
@@ -19,56 +21,86 @@ NO_ROUND = 5 * 10**8
 """A log whose first round has this number, or a larger one, holds times (seconds since 1970, from 1985 on)."""
 UNITS = ((10**17, "nanoseconds", 10**9), (10**14, "microseconds", 10**6), (10**11, "milliseconds", 10**3))
 """Times from so large a number on are in this unit (seconds reach 10^11 in the year 5138)."""
+INT32_MAX = 2**31 - 1
 
 
 def assemble(path: Path, kind: str, table: Table) -> ParticipationLog:
-    """Sort and check the rows of a file: O(n log n), a few arrays of n.
+    """Number and check the rows of a file: a few arrays of n, sorted only where neither the file nor a table does it.
 
     Raises BadLog on no rows, columns that may say who took part and are not used, numbers that look like times,
-    duplicates, missing rounds and missing pairs that were not allowed.
+    duplicates, missing rounds and missing pairs that were not allowed, and more rows than memory can hold.
     """
-    pieces = list(table.pieces)
+    pieces = _collect(path, table)
     if not pieces and not table.listed_rounds:
         raise BadLog(path, "holds no rows")
     rounds, codes, active = _join(pieces)
-    del pieces
     table.notes.extend(table.columns.notes())
     span = _number_rounds(path, rounds, table)
+    del rounds
     clients, rank = ordered(table.names.codes)
     m = max(len(clients), 1)
-    keys = (span.rounds - span.first) * m + rank[codes]
-    table.columns.check(path, len(keys) == len(span.there) * m and bool(active.all()))
-    keys, active, dropped = _duplicates(path, keys, active, table, clients, m, span.first)
+    table.columns.check(path, len(codes) == len(span.there) * m and bool(active.all()))
+    pairs = Pairs(span.rounds, rank.astype(np.int32)[codes], active, m, span.total)
+    del codes
+    found = _pairs_of_rows(path, pairs, table, clients, span.first)
     unknown = _gaps(path, span, table)
-    absent = (span.total - len(unknown)) * m - len(keys)
+    absent = (span.total - len(unknown)) * m - found.distinct
     if table.lists_inactive and absent > 0:
-        _absent_pairs(path, absent, keys, span, clients, table)
-    keys = np.sort(keys[active])
-    members = np.remainder(keys, m).astype(np.int32)
-    keys //= m
+        _absent_pairs(path, absent, pairs, found.distinct, span, clients, table)
     skipped = {"blank lines": len(table.blank_lines)} if table.blank_lines else {}
     return ParticipationLog(
-        clients, span.total, span.first, keys.astype(np.int32), members,
+        clients, span.total, span.first, found.rounds, found.members,
         skipped=skipped, source=path.name, format=kind, notes=tuple(table.notes), unknown=unknown,
-        dropped_duplicates=dropped, pairs_only=not table.lists_inactive,
+        dropped_duplicates=len(active) - found.distinct, pairs_only=not table.lists_inactive,
     )  # fmt: skip
 
 
+BYTES_A_ROW = 24
+"""What a row needs while a log is assembled, about: its round, client and answer, once more, and the active pair."""
+
+
+def _collect(path: Path, table: Table) -> list[Rows]:
+    """All pieces, in the smallest types; refuses, after the first, more rows than memory can hold."""
+    pieces: list[Rows] = []
+    for rounds, codes, active in table.pieces:
+        if not pieces and table.expected_rows is not None:
+            _require_room(path, table.expected_rows)
+        small = len(rounds) == 0 or int(rounds.max()) <= INT32_MAX
+        pieces.append(Rows(rounds.astype(np.int32) if small else rounds, codes, active))
+    return pieces
+
+
+def _require_room(path: Path, rows: int) -> None:
+    needed, available = rows * BYTES_A_ROW, total_memory()
+    if needed > available:
+        raise BadLog(
+            path,
+            f"about {rows:,} rows would need about {needed / 1e9:,.1f} GB of memory, this machine has "
+            f"{available / 1e9:,.1f} GB, enough for {available // BYTES_A_ROW:,}; audit a part of the rounds",
+        )
+
+
 def _join(pieces: list[Rows]) -> Rows:
-    empty = Rows(np.empty(0, np.int64), np.empty(0, np.int32), np.empty(0, bool))
-    return Rows(*(np.concatenate(column) for column in zip(empty, *pieces, strict=True)))
+    """The pieces as one, a column at a time; ``pieces`` is emptied."""
+    columns = [list(column) for column in zip(*pieces, strict=True)] or [[], [], []]
+    pieces.clear()
+    joined = []
+    for column, kind in zip(columns, (np.int32, np.int32, bool), strict=True):
+        joined.append(np.concatenate(column) if column else np.empty(0, kind))
+        column.clear()
+    return Rows(*joined)
 
 
 class Span(NamedTuple):
     """The rounds of a file."""
 
     rounds: np.ndarray
-    """int64[n]: of every row."""
+    """int32[n]: of every row, counted from ``first``."""
     first: int
     total: int
     """From the first to the last."""
     there: np.ndarray
-    """int64[k]: those that are there, ascending."""
+    """int64[k]: those that are there, ascending, as the file calls them."""
 
 
 def _number_rounds(path: Path, rounds: np.ndarray, table: Table) -> Span:
@@ -77,8 +109,16 @@ def _number_rounds(path: Path, rounds: np.ndarray, table: Table) -> Span:
     seconds = table.reading.round_seconds
     if seconds is not None:
         rounds, listed = _rounds_of_times(path, rounds, listed, seconds, table)
-    there = np.unique(np.concatenate([_unique(rounds), listed]))
-    first, total = int(there[0]), int(there[-1] - there[0]) + 1
+    ends = [int(end) for part in (rounds, listed) if len(part) for end in (part.min(), part.max())]
+    first, total = min(ends), max(ends) - min(ends) + 1
+    if total <= MOST_ROUNDS:
+        rounds = (rounds - first).astype(np.int32, copy=False)
+        present = np.zeros(total, bool)
+        present[rounds] = True
+        present[listed - first] = True
+        there = np.flatnonzero(present) + first
+    else:
+        there = distinct(np.concatenate([distinct(rounds), listed]).astype(np.int64))
     if seconds is None and (first >= NO_ROUND or (len(there) > 2 and len(there) <= SPARSE * total)):
         raise BadLog(path, _are_these_times(there, total, table.reading))
     if total > MOST_ROUNDS:
@@ -89,13 +129,6 @@ def _number_rounds(path: Path, rounds: np.ndarray, table: Table) -> Span:
             + (f" (are these time stamps? {table.reading.spell('round_seconds', 'N')})" if seconds is None else ""),
         )
     return Span(rounds, first, total, there)
-
-
-def _unique(rounds: np.ndarray) -> np.ndarray:
-    """np.unique, quick where equal rounds follow each other, as they do in most files."""
-    if len(rounds) == 0:
-        return rounds
-    return np.unique(rounds[np.concatenate([[True], rounds[1:] != rounds[:-1]])])
 
 
 def _unit(largest: int) -> tuple[str, int]:
@@ -136,33 +169,28 @@ def _rounds_of_times(
     return times // step - first, listed // step - first
 
 
-def _duplicates(
-    path: Path, keys: np.ndarray, active: np.ndarray, table: Table, clients: list[str], m: int, first: int
-) -> tuple[np.ndarray, np.ndarray, int]:
-    """(keys, active, how many were dropped), every pair once: it took part if one of its rows says so."""
-    in_order = np.sort(keys)
-    twice = np.flatnonzero(in_order[1:] == in_order[:-1])
-    if not len(twice):
-        return keys, active, 0
+def _pairs_of_rows(path: Path, pairs: Pairs, table: Table, clients: list[str], first: int) -> Found:
+    """Every pair once: it took part if one of its rows says so. Refuses duplicates that were not allowed."""
+    found = pairs.found()
+    dropped = len(pairs.active) - found.distinct
+    if not dropped:
+        return found
     if not table.reading.drop_duplicates:
-        key = in_order[twice[0]]
+        keys = pairs.keys(slice(None))
+        in_order = np.sort(keys)
+        key = in_order[np.argmax(in_order[1:] == in_order[:-1])]
         rows = np.flatnonzero(keys == key)
         raise BadLog(
             path,
-            f"{table.where(int(rows[1]))}: round {key // m + first}, client {shorten(clients[key % m])} stands "
-            f"there twice, first in {table.where(int(rows[0]))}; {len(twice):,} duplicates in all, none is allowed "
+            f"{table.where(int(rows[1]))}: round {key // pairs.m + first}, client {shorten(clients[key % pairs.m])} "
+            f"stands there twice, first in {table.where(int(rows[0]))}; {dropped:,} duplicates in all, none is allowed "
             f"({table.reading.spell('drop_duplicates')} counts every pair once)",
         )
-    kept, inverse = np.unique(keys, return_inverse=True)
-    yes = np.bincount(inverse, active, minlength=len(kept))
-    rows_each = np.bincount(inverse, minlength=len(kept))
-    split = int(np.sum((yes > 0) & (yes < rows_each)))
-    dropped = len(keys) - len(kept)
     text = "1 duplicate row was dropped" if dropped == 1 else f"{dropped:,} duplicate rows were dropped"
-    if split:
-        text += f"; {split:,} of the pairs are active in one row and not in another: they count as active"
+    if found.split:
+        text += f"; {found.split:,} of the pairs are active in one row and not in another: they count as active"
     table.notes.append(text)
-    return kept, yes > 0, dropped
+    return found
 
 
 def _gaps(path: Path, span: Span, table: Table) -> np.ndarray:
@@ -221,11 +249,14 @@ def named(rounds: np.ndarray) -> str:
     return text + (f" and {more:,} more" if more else "")
 
 
-def _absent_pairs(path: Path, absent: int, keys: np.ndarray, span: Span, clients: list[str], table: Table) -> None:
+def _absent_pairs(
+    path: Path, absent: int, pairs: Pairs, num_pairs: int, span: Span, clients: list[str], table: Table
+) -> None:
     """Pairs without a row, in a file that lists those who did not take part too: refuse the first, or note them."""
     m = len(clients)
-    if table.reading.complete and len(keys) < len(span.there) * m:
-        rounds, members = np.divmod(np.sort(keys), m)
+    if table.reading.complete and num_pairs < len(span.there) * m:
+        keys = distinct(pairs.keys(slice(None)))
+        rounds, members = np.divmod(keys, m)
         place = np.searchsorted(span.there - span.first, rounds) * m + members
         gap = int(np.argmax(np.append(place, -1) != np.arange(len(keys) + 1)))
         raise BadLog(path, f"round {span.there[gap // m]} has no row for client {clients[gap % m]}")

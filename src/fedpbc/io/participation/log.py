@@ -66,8 +66,9 @@ class ParticipationLog:
 
     def stretches(self) -> np.ndarray:
         """Known rounds in a row, int[K, 2]: the first of each stretch and the first after it."""
-        ends = np.flatnonzero(np.diff(np.concatenate([[False], self.known(), [False]]).astype(np.int8)))
-        return ends.reshape(-1, 2)
+        gaps = np.concatenate([[-1], self.unknown.astype(np.int64), [self.num_rounds]])
+        cut = np.flatnonzero(np.diff(gaps) > 1)
+        return np.column_stack([gaps[cut] + 1, gaps[cut + 1]])
 
     def known_counts(self) -> np.ndarray:
         """|A^t| of the known rounds, int[known_rounds]."""
@@ -156,7 +157,11 @@ def with_clients(log: ParticipationLog, total: int | None, known: Sequence[str])
         raise ConfigError(f"--clients {total}: must be at least {len(names)}, so many ids stand in {log.source}")
     for name in _names_for(names, total or 0):
         names.setdefault(name)
+    if list(names) == log.clients:
+        return log
     clients, rank = ordered({name: code for code, name in enumerate(names)})
+    if np.all(np.diff(rank[: len(log.clients)]) > 0):
+        return replace(log, clients=clients, members=rank[: len(log.clients)].astype(np.int32)[log.members])
     keys = log.rounds.astype(np.int64) * len(clients) + rank[: len(log.clients)][log.members]
     keys.sort()
     members = np.remainder(keys, len(clients)).astype(np.int32)

@@ -22,6 +22,8 @@ def read_parquet(path: Path, reading: Reading, progress: Progress | None = None)
         raise FedpbcError(f"{path}: Parquet needs pyarrow: pip install pyarrow") from None
     try:
         file = pq.ParquetFile(path)
+        words = [name for name in file.schema_arrow.names if pa.types.is_string(file.schema_arrow.field(name).type)]
+        file = pq.ParquetFile(path, read_dictionary=words) if words else file
     except (pa.ArrowException, OSError) as error:
         raise BadLog(path, f"cannot be read as Parquet, is it truncated? ({str(error).splitlines()[0]})") from None
     names = file.schema_arrow.names
@@ -35,6 +37,7 @@ def read_parquet(path: Path, reading: Reading, progress: Progress | None = None)
     columns = Columns(path, names, reading)
     _check_types(path, pa, file.schema_arrow, columns, reading)
     table = Table(iter(()), Names(), reading, columns, lists_inactive=columns.active is not None)
+    table.expected_rows = file.metadata.num_rows
     table.pieces = _parquet_pieces(path, pa, file, table, progress)
     return table
 

@@ -129,6 +129,8 @@ class Table:
     notes: list[str] = field(default_factory=list)
     first_line: int | None = None
     """Line of the first row; None when rows are no lines."""
+    expected_rows: int | None = None
+    """About how many rows there are, said with the first piece at the latest; None: not known."""
 
     def where(self, row: int) -> str:
         """``line 7`` of a row, counted with the blank lines before it."""
