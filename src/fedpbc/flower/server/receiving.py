@@ -9,7 +9,7 @@ from flwr.app import ConfigRecord, Message
 from fedpbc.errors import shorten
 from fedpbc.flower.server.federation import Federation
 from fedpbc.flower.server.ledger import Reply, first_line
-from fedpbc.flower.wire.arrays import Refused, sane
+from fedpbc.flower.wire.arrays import Refused
 from fedpbc.flower.wire.protocol import RECORD
 
 log = logging.getLogger("flwr")
@@ -52,7 +52,7 @@ def refuse(federation: Federation, who: str, why: str) -> None:
 def _accept(federation: Federation, reply: Reply) -> None:
     try:
         federation.rule.check(federation.now(), reply)
-        if federation.rule.remembers and not sane(reply.arrays):
+        if federation.rule.remembers and not (reply.largest <= federation.layout.limits()).all():
             raise Refused(NOT_FINITE)
     except Refused:
         del federation.ledger.replies[reply.client.name]

@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from math import isfinite
 from typing import Literal
 
 import numpy as np
@@ -17,6 +18,10 @@ from fedpbc.errors import ConfigError, shorten
 Model = dict[str, np.ndarray]
 """A model by the names of its arrays."""
 
+DOT = 1 << 16
+"""Entries whose squares are summed at once."""
+TINY = 1e-18
+"""More than entries whose squares are 0."""
 BLOCK = 1 << 13
 """Columns that a rule over [m, d] is given at once: its temporaries stay in the cache, and small beside the table."""
 
@@ -86,6 +91,10 @@ class Layout:
     def flatten(self, model: Mapping[str, np.ndarray]) -> Model:
         """Every array flattened, in the type to compute in; views where that is the array's own."""
         return {name: model[name].reshape(-1).astype(self.working(name), copy=False) for name in self.shapes}
+
+    def limits(self) -> np.ndarray:
+        """What entries may be at most for ``sane``, of every array, in its own type and in that to compute in."""
+        return np.array([min(limit(dtype), limit(self.working(name))) for name, dtype in self.dtypes.items()])
 
     def computing(self) -> Layout:
         """The same in the types to compute in: the layout of what is as large as a model but is none (a correction)."""
@@ -167,18 +176,36 @@ def models_of(record: ArrayRecord) -> Model:
     return {name: view(name, array) for name, array in record.items()}
 
 
+def largest(array: np.ndarray) -> float:
+    """A bound of |entries|, inf where one is not finite.
+
+    In one pass where it can: no entry is larger than the root of a sum of squares, which is not finite if one is not.
+    The bound is exact where that overflows, and for other types than float32 and float64.
+    """
+    flat = array.ravel(order="K")
+    if flat.dtype in (np.float32, np.float64):
+        parts = (flat[first : first + DOT] for first in range(0, flat.size, DOT))
+        with np.errstate(over="ignore", invalid="ignore"):
+            sums = [float(np.dot(part, part)) for part in parts]
+        if all(map(isfinite, sums)):
+            return 1.01 * max(sums, default=0.0) ** 0.5 + TINY  # 1 %: more than 65 536 roundings make of it
+    if not flat.size or flat.dtype.kind == "b":
+        return float(flat.size > 0)
+    found = max(-float(flat.min()), float(flat.max()))
+    return found if found == found else np.inf
+
+
+def limit(dtype: np.dtype) -> float:
+    """What entries of this type may be at most: see ``sane``."""
+    if dtype.kind in "iub":
+        return 2.0**53
+    return float(float(np.finfo(dtype).max) ** (0.75 if dtype.itemsize > 2 else 1))
+
+
 def sane(model: Mapping[str, np.ndarray]) -> bool:
     """Whether all values are numbers that can be computed with: sums and products of a few do not overflow.
 
     Floats up to the 3/4th power of the largest number of their type (6e28 in float32), 16-bit floats up to the largest
     itself; integers up to 2^53, which a mean in float64 keeps.
     """
-    return all(_within(array) for array in model.values() if array.size and array.dtype.kind != "b")
-
-
-def _within(array: np.ndarray) -> bool:
-    if array.dtype.kind in "iu":
-        limit = 2.0**53
-    else:
-        limit = float(np.finfo(array.dtype).max) ** (0.75 if array.dtype.itemsize > 2 else 1)
-    return bool(-limit <= array.min() and array.max() <= limit)
+    return all(largest(array) <= limit(array.dtype) for array in model.values() if array.dtype.kind in "fiu")

@@ -60,16 +60,19 @@ def lengths(replies: list[Reply], num_clients: int) -> np.ndarray:
     return found
 
 
-def check_steps(layout: Layout, reply: Reply, start: Model) -> None:
+def check_steps(layout: Layout, reply: Reply, start: Model, bound: np.ndarray) -> None:
     """Raise Refused unless the local steps from ``start`` were taken through ``drift_correction``."""
     length = reply.answer.length
     if not SHORTEST <= length <= LONGEST_WAY:
         raise Refused(f"reports local steps of total length {length}: its train function must use drift_correction")
-    check_direction(layout, reply, start, length)
+    check_direction(layout, reply, start, bound, length)
 
 
-def check_direction(layout: Layout, reply: Reply, start: Model, length: float) -> None:
-    """Raise Refused when (x_i - start) / length is too large to compute with."""
+def check_direction(layout: Layout, reply: Reply, start: Model, bound: np.ndarray, length: float) -> None:
+    """Raise Refused when (x_i - start) / length is too large to compute with; ``bound``: of |start|, every array."""
+    with np.errstate(all="ignore"):
+        if ((reply.largest + bound) / length <= layout.computing().limits() / 2).all():
+            return
     end, per = layout.flatten(reply.arrays), np.float64(length)
     with np.errstate(all="ignore"):
         if not sane({name: ((end[name] - start[name]) / per).astype(end[name].dtype) for name in end}):
