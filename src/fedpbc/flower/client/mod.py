@@ -63,6 +63,10 @@ def client_id(context: Context) -> str:
     return ""
 
 
+def _layout(record: ArrayRecord) -> dict[str, tuple[str, tuple[int, ...]]]:
+    return {name: (array.dtype, tuple(array.shape)) for name, array in record.items()}
+
+
 class _Replay:
     """The rounds of one order."""
 
@@ -122,8 +126,8 @@ class _Replay:
         found = only_arrays(reply)
         if found is None:
             raise ValueError("the train function must return exactly one ArrayRecord, with all arrays of the model")
-        was, now = ({n: f"{a.dtype} of shape {a.shape}" for n, a in record.items()} for record in (given, found[1]))
-        if was != now:
+        if _layout(given) != _layout(found[1]):
+            was, now = ({n: f"{a.dtype} of shape {a.shape}" for n, a in record.items()} for record in (given, found[1]))
             name = next(name for name in [*was, *now] if was.get(name) != now.get(name))
             change = f"array {shorten(name)} was {was.get(name, 'not there')}, is {now.get(name, 'not there')}"
             raise ValueError(f"the train function changed the model's layout: {change}")

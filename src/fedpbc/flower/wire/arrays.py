@@ -6,7 +6,7 @@ import io
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from math import isfinite
 from typing import Literal
 
@@ -92,9 +92,15 @@ class Layout:
         """Every array flattened, in the type to compute in; views where that is the array's own."""
         return {name: model[name].reshape(-1).astype(self.working(name), copy=False) for name in self.shapes}
 
+    @cached_property
     def limits(self) -> np.ndarray:
         """What entries may be at most for ``sane``, of every array, in its own type and in that to compute in."""
         return np.array([min(limit(dtype), limit(self.working(name))) for name, dtype in self.dtypes.items()])
+
+    @cached_property
+    def working_limits(self) -> np.ndarray:
+        """The same in the type to compute in alone."""
+        return np.array([limit(self.working(name)) for name in self.dtypes])
 
     def computing(self) -> Layout:
         """The same in the types to compute in: the layout of what is as large as a model but is none (a correction)."""
@@ -152,10 +158,17 @@ def to_record(model: Mapping[str, np.ndarray]) -> ArrayRecord:
 
 
 def _serialise(array: np.ndarray) -> Array:
-    header = io.BytesIO()
-    np.lib.format.write_array_header_1_0(header, np.lib.format.header_data_from_array_1_0(array))
-    data = b"".join([header.getvalue(), array.reshape(-1).view(np.uint8).data])
+    data = b"".join([_written_header(array.dtype, array.shape), array.reshape(-1).view(np.uint8).data])
     return Array(str(array.dtype), array.shape, "numpy.ndarray", data)
+
+
+@lru_cache(maxsize=256)
+def _written_header(dtype: np.dtype, shape: tuple[int, ...]) -> bytes:
+    """The header of the .npy format 1.0, for an array in C order."""
+    header = io.BytesIO()
+    descr = np.lib.format.dtype_to_descr(dtype)
+    np.lib.format.write_array_header_1_0(header, {"descr": descr, "fortran_order": False, "shape": shape})
+    return header.getvalue()
 
 
 def read_initial(record: object) -> Model:
@@ -195,6 +208,7 @@ def largest(array: np.ndarray) -> float:
     return found if found == found else np.inf
 
 
+@lru_cache(maxsize=64)
 def limit(dtype: np.dtype) -> float:
     """What entries of this type may be at most: see ``sane``."""
     if dtype.kind in "iub":

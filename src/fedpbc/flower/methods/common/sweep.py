@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,14 +11,11 @@ from fedpbc.flower.methods.common.tables import Table
 from fedpbc.flower.server.ledger import Reply
 from fedpbc.flower.server.rule import Round, nothing
 from fedpbc.flower.wire.arrays import Layout
+from fedpbc.flower.wire.threads import share
 
 BLOCK_BYTES = 1 << 19
 """Bytes of a row that are computed at once: all that one client's part of a block needs stays in the cache, and the
 interpreter's share is small."""
-WORTH_A_THREAD = 1 << 22
-"""Entries of all replies together from which on another thread pays."""
-MOST_THREADS = 8
-"""More do not go faster: memory is what is waited for."""
 
 
 @dataclass
@@ -83,11 +78,11 @@ class Sweep:
         self.reported[list(by_index)] = True
         self.count = len(by_index)
         """|A^t|."""
-        self._largest = [reply.largest for reply in replies]
+        self._counted = replies
 
     def update_bound(self) -> np.ndarray:
         """A bound of the |Delta_i|, one for every array."""
-        return self.round.largest + np.max(self._largest, axis=0, initial=0.0)
+        return self.round.largest + np.max([reply.largest for reply in self._counted], axis=0, initial=0.0)
 
     def run(self, body: Body, bounds: Callable[[], list[np.ndarray]] | None = None) -> Callable[[], None]:
         """Give ``body`` every block, now or in what is returned, the commit.
@@ -98,29 +93,18 @@ class Sweep:
         if bounds is None:
             self._pass(body, writes=False)
             return nothing
-        limits = self.layout.limits() / 2
+        limits = self.layout.limits / 2
         if not all((bound <= limits).all() for bound in bounds()):
             self._pass(body, writes=False)
         return lambda: self._pass(body, writes=True)
 
     def _pass(self, body: Body, writes: bool) -> None:
-        blocks = iter(list(self._blocks(writes)))
-
-        def work() -> None:
+        def work(block: Block) -> None:
             with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # whoever uses it asks ``sane``
-                for block in blocks:
-                    body(block)
+                body(block)
 
         entries = self.count * sum(x.size for x in self.round.model.values())
-        others = min(_cores(), MOST_THREADS, 1 + entries // WORTH_A_THREAD) - 1
-        if others < 1:
-            work()
-            return
-        with ThreadPoolExecutor(others) as pool:
-            futures = [pool.submit(work) for _ in range(others)]
-            work()
-        for future in futures:
-            future.result()
+        share(work, list(self._blocks(writes)), entries)
 
     def _blocks(self, writes: bool) -> Iterator[Block]:
         for name, start in self.round.model.items():
@@ -130,8 +114,3 @@ class Sweep:
             for first in range(0, start.size, step):
                 columns = slice(first, min(first + step, start.size))
                 yield Block(name, columns, start[columns], replies, rows, writes)
-
-
-def _cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

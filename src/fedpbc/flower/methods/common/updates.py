@@ -71,7 +71,7 @@ def check_steps(layout: Layout, reply: Reply, start: Model, bound: np.ndarray) -
 def check_direction(layout: Layout, reply: Reply, start: Model, bound: np.ndarray, length: float) -> None:
     """Raise Refused when (x_i - start) / length is too large to compute with; ``bound``: of |start|, every array."""
     with np.errstate(all="ignore"):
-        if ((reply.largest + bound) / length <= layout.computing().limits() / 2).all():
+        if ((reply.largest + bound) / length <= layout.working_limits / 2).all():
             return
     end, per = layout.flatten(reply.arrays), np.float64(length)
     with np.errstate(all="ignore"):
