@@ -11,9 +11,6 @@ from fedpbc.flower.server.ledger import Reply
 from fedpbc.flower.wire.arrays import Layout, Model, Refused, sane
 from fedpbc.flower.wire.protocol import LONGEST_WAY, SHORTEST
 
-ROW_BLOCK = 1 << 15
-"""Columns of one row that are computed at once."""
-
 
 def mean_of_replies(layout: Layout, model: Model, replies: list[Reply]) -> Model:
     """The mean of the replies, array by array, flattened, added in place; ``model``: x^t, flattened."""
@@ -45,12 +42,6 @@ class Updates:
             for index, flat in self._flat.items():
                 np.subtract(flat[name][block], start, out=update[index])
             yield name, block, update
-
-    def rows(self) -> Iterator[tuple[int, str, slice, np.ndarray]]:
-        """(client, array, columns, Delta_i [1, b]) of those that were heard, for what is computed by client."""
-        for index, flat in self._flat.items():
-            for name, block in self.layout.blocks(ROW_BLOCK):
-                yield index, name, block, (flat[name][block] - self.start[name][block])[None]
 
 
 def lengths(replies: list[Reply], num_clients: int) -> np.ndarray:
