@@ -69,13 +69,15 @@ def server_work(make: Callable[[], Any], num_clients: int, size: int, repetition
     strategy = make()
     gather(strategy.prepare(ArrayRecord({"w": Array(np.zeros(size, np.float32))})), grid)
     strategy.own_loop = True
-    own, sums, decoded_sums = [], [], []
+    own, sums, decoded_sums, cpu = [], [], [], []
     for number in range(1, repetitions + 1):
         messages = list(strategy.configure_train(number, strategy.arrays, ConfigRecord(), grid))
         replies = list(grid.pull_messages(grid.push_messages(messages)))
         del messages
         decoded = [np.frombuffer(reply.content["arrays"]["w"].data, np.float32, offset=128) for reply in replies]
+        before = time.process_time()
         sums.append(_timed(lambda decoded=decoded: _sum(decoded)))
+        cpu_sum = time.process_time() - before
         decoded_sums.append(_timed(lambda r=replies: _sum(reply.content["arrays"]["w"].numpy() for reply in r)))
         if number == repetitions:  # tracemalloc slows down what it counts: a round of its own
             tracemalloc.start()
@@ -83,10 +85,12 @@ def server_work(make: Callable[[], Any], num_clients: int, size: int, repetition
             peak = tracemalloc.get_traced_memory()[1] / (4 * size)
             tracemalloc.stop()
         else:
+            before = time.process_time()
             own.append(_timed(lambda n=number, r=replies: strategy.aggregate_train(n, r)))
+            cpu.append((time.process_time() - before) / cpu_sum)
     ratios = [a / b for a, b in zip(own, sums, strict=False)]
     medians = {name: statistics.median(v) for name, v in (("own", own), ("sum", sums), ("decoded", decoded_sums))}
-    return medians | {"ratios": ratios, "peak_models": peak}
+    return medians | {"ratios": ratios, "cpu_ratios": cpu, "peak_models": peak}
 
 
 def _noisy(message: Message, models: np.ndarray) -> np.ndarray:

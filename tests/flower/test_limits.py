@@ -75,7 +75,7 @@ def test_a_model_that_would_not_be_finite_leaves_no_trace(case, monkeypatch):
         step = inner(self, round, replies)
         if step.model is None or round.t != 2 or not replies:
             return step
-        return step._replace(model={name: x * np.inf for name, x in step.model.items()})
+        return step._replace(model={name: np.full_like(x, np.inf) for name, x in step.model.items()})
 
     monkeypatch.setattr(kind, "step", exploding)
 

@@ -14,7 +14,17 @@ from flwr.clientapp.typing import ClientAppCallable
 from fedpbc.errors import shorten
 from fedpbc.flower.client.kept import Kept
 from fedpbc.flower.wire.arrays import models_of, sane
-from fedpbc.flower.wire.protocol import IDENTIFY, RECORD, SERVER_ROUND, SKIP, Answer, Order, one_line, only_arrays
+from fedpbc.flower.wire.protocol import (
+    IDENTIFY,
+    RECORD,
+    SERVER_ROUND,
+    SKIP,
+    Answer,
+    Order,
+    bundle,
+    one_line,
+    only_arrays,
+)
 from fedpbc.flower.wire.schedule import Schedule
 
 log = logging.getLogger("flwr")
@@ -63,6 +73,10 @@ def client_id(context: Context) -> str:
     return ""
 
 
+def _layout(record: ArrayRecord) -> dict[str, tuple[str, tuple[int, ...]]]:
+    return {name: (array.dtype, tuple(array.shape)) for name, array in record.items()}
+
+
 class _Replay:
     """The rounds of one order."""
 
@@ -102,12 +116,13 @@ class _Replay:
     def _train(self, round: int) -> Message:
         """One call of the train function, as if the server had asked in that round."""
         message = copy.copy(self.message)
-        content = message.content.copy()
-        config = cast(ConfigRecord, content.get(self.order.config_key, ConfigRecord())).copy()
+        config = message.content.get(self.order.config_key)
+        config = config.copy() if isinstance(config, ConfigRecord) else ConfigRecord()
         config[SERVER_ROUND] = round + 1
         self.schedule.apply(config, self.order.round, round)
         told = ConfigRecord({"length": 0.0})
-        content[self.order.config_key], content[self.order.arrays_key], content[RECORD] = config, self.arrays, told
+        own = {self.order.config_key: config, self.order.arrays_key: self.arrays, RECORD: told}
+        content = bundle(dict(message.content.items()) | own)
         self.kept.prepare(content)
         message.content = content
         reply = self.call_next(message, self.context)
@@ -122,8 +137,8 @@ class _Replay:
         found = only_arrays(reply)
         if found is None:
             raise ValueError("the train function must return exactly one ArrayRecord, with all arrays of the model")
-        was, now = ({n: f"{a.dtype} of shape {a.shape}" for n, a in record.items()} for record in (given, found[1]))
-        if was != now:
+        if _layout(given) != _layout(found[1]):
+            was, now = ({n: f"{a.dtype} of shape {a.shape}" for n, a in record.items()} for record in (given, found[1]))
             name = next(name for name in [*was, *now] if was.get(name) != now.get(name))
             change = f"array {shorten(name)} was {was.get(name, 'not there')}, is {now.get(name, 'not there')}"
             raise ValueError(f"the train function changed the model's layout: {change}")
@@ -184,11 +199,9 @@ class _Replay:
 
     def _finished(self) -> Message:
         self._keep()
-        content = RecordDict() if self.last is None else self.last.content.copy()
-        for key in [key for key, record in content.items() if isinstance(record, ArrayRecord)]:
-            del content[key]
-        content[self.order.arrays_key] = self.arrays
+        said = {} if self.last is None else dict(self.last.content.items())
+        others = {key: record for key, record in said.items() if not isinstance(record, ArrayRecord)}
         answer = replace(self._answer(finished=True), lost=self.kept.lost)
+        content = bundle({**others, self.order.arrays_key: self.arrays, RECORD: answer.record()})
         self.kept.finish(content, self.arrays, self.length)
-        content[RECORD] = answer.record()
         return Message(content, reply_to=self.message)

@@ -1,1 +1,1 @@
-"""The methods on real machines, one file each, as in fedpbc.algorithms, whose functions they call."""
+"""The methods on real machines, one file each, as in fedpbc.algorithms: the same formulas, in one pass."""

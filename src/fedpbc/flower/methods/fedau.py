@@ -8,9 +8,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from fedpbc.algorithms.fedau import Intervals, init, weights
-from fedpbc.core.aggregation import weighted_sum
 from fedpbc.core.types import Link
-from fedpbc.flower.methods.common.updates import Updates
+from fedpbc.flower.methods.common.sweep import Block, Sweep
 from fedpbc.flower.server.checkpoint import Pieces
 from fedpbc.flower.server.checks import given, whole
 from fedpbc.flower.server.ledger import Reply
@@ -43,8 +42,6 @@ class FedAU(UnreliableClients):
 class FedAURule(Rule):
     """Weights learnt from how long each client was away."""
 
-    remembers = True
-
     def __init__(self, cutoff: int) -> None:
         self.cutoff = cutoff
 
@@ -59,18 +56,23 @@ class FedAURule(Rule):
 
     def step(self, round: Round, replies: list[Reply]) -> Step:
         """x^(t+1) = x^t + sum over A^t of w_i Delta_i / m; an empty A^t leaves x^t. The intervals see every round."""
-        updates = Updates.of(self.layout, round.model, replies, self.num_clients)
-        limit, reported = np.int64(self.cutoff or np.iinfo(np.int32).max), updates.reported
+        sweep, new = Sweep(self.layout, round, replies, self.num_clients), self.layout.empty()
+        limit, reported = np.int64(self.cutoff or np.iinfo(np.int32).max), sweep.reported
         after, w = weights(limit, self.intervals, Link(reported, reported * 0.0), round.t)
 
         def commit() -> None:
             self.intervals = after
 
+        def body(block: Block) -> None:
+            total = block.zeros()
+            for i, update in block.heard():
+                update *= update.dtype.type(w[i])
+                total += update
+            np.add(block.start, total, out=new[block.name][block.columns])
+
         if not replies:
             return Step(None, commit)
-        new = self.layout.empty()
-        for name, block, update in updates.blocks():
-            new[name][block] = round.model[name][block] + weighted_sum(update, w, reported)
+        sweep.run(body)
         return Step(new, commit)
 
     def save(self) -> tuple[dict[str, Any], Pieces]:

@@ -17,7 +17,7 @@ from fedpbc.flower.server.checks import one_of, require
 from fedpbc.flower.server.ledger import Reply
 from fedpbc.flower.server.roster import Client
 from fedpbc.flower.server.rule import Read, Round, Rule, Step
-from fedpbc.flower.wire.arrays import Layout, Model
+from fedpbc.flower.wire.arrays import Layout, Model, largest
 from fedpbc.flower.wire.protocol import CORRECTION
 
 
@@ -77,7 +77,8 @@ class FedPBCCorrectedRule(FedPBCRule):
     def check(self, round: Round, reply: Reply) -> None:
         """Raise Refused when steps were not taken through ``drift_correction``."""
         if reply.answer.trained > 0 or reply.answer.length != 0:
-            check_steps(self.layout, reply, self.layout.flatten(round.bases.model(reply.client.base)))
+            start = self.layout.flatten(round.bases.model(reply.client.base))
+            check_steps(self.layout, reply, start, np.array([largest(array) for array in start.values()]))
 
     def step(self, round: Round, replies: list[Reply]) -> Step:
         """x^(t+1) = mean over A^t of xhat_i, then z_i anew for i in A^t; an empty A^t leaves all."""

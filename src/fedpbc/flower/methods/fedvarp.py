@@ -7,10 +7,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from fedpbc.algorithms.fedvarp import surrogate
-from fedpbc.core.aggregation import masked_mean
 from fedpbc.flower.methods.common.latest import Keeper, LatestUpdates
-from fedpbc.flower.methods.common.updates import Updates
+from fedpbc.flower.methods.common.sweep import Block, Sweep
 from fedpbc.flower.server.checks import given, positive
 from fedpbc.flower.server.ledger import Reply
 from fedpbc.flower.server.rule import Round, Rule, Step
@@ -65,22 +63,37 @@ class FedVARPRule(LatestUpdates):
         """x^(t+1) = x^t + eta_g surrogate, then y_i = Delta_i for i in A^t, and their mean; no reply: nothing."""
         if not replies:
             return Step(None)
-        updates = Updates.of(self.layout, round.model, replies, self.num_clients)
+        table, means, eta = self.tables["row"], self.tables["mean"], self.server_learning_rate
+        sweep = Sweep(self.layout, round, replies, self.num_clients, table)
         new, after = self.layout.empty(), self.layout.empty()
-        for name, block, update in updates.blocks():
-            rows, mean = self.tables["row"].rows[name][:, block], self.tables["mean"].rows[name][0, block]
-            step, _, after[name][block] = surrogate(rows, mean, update, updates.reported)
-            new[name][block] = round.model[name][block] + step.dtype.type(self.server_learning_rate) * step
+
+        def body(block: Block) -> None:
+            total = block.zeros()
+            for i, update in block.heard():
+                y = block.row(i)
+                np.subtract(update, y, out=y)
+                total += y
+                y[:] = update
+            mean = means.rows[block.name][0, block.columns]
+            step = mean + total / total.dtype.type(sweep.count)
+            new[block.name][block.columns] = block.start + step.dtype.type(eta) * step
+            after[block.name][block.columns] = mean + total / self.num_clients
+
+        update = sweep.update_bound()
+        rows = np.maximum(table.bound(), update)
+        change = means.bound() + update + table.bound()
+        write = sweep.run(body, lambda: [rows, change, round.largest + eta * change])
 
         def commit() -> None:
-            self.write_rows(round.t, updates, updates.rows())
-            self.tables["mean"].replace(round.t, after)
+            write()
+            table.wrote(round.t, sweep.reported, rows)
+            means.replace(round.t, after)
 
         return Step(new, commit)
 
-    def direction(self, before: np.ndarray, mean: np.ndarray, change: np.ndarray, reported: np.ndarray) -> np.ndarray:
+    def direction(self, before: np.ndarray, mean: np.ndarray, total: np.ndarray, count: int) -> np.ndarray:
         """The mean of all y_i + mean over A^t of (Delta_i - y_i)."""
-        return before + masked_mean(change, reported, otherwise=before * 0)
+        return before + total / total.dtype.type(max(count, 1))
 
     def moves(self, reported: np.ndarray, known: np.ndarray) -> bool:
         """Unless nobody is heard."""

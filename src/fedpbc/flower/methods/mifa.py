@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from fedpbc.algorithms.mifa import remember
 from fedpbc.flower.methods.common.latest import Keeper, LatestUpdates
-from fedpbc.flower.methods.common.updates import Updates, check_direction
+from fedpbc.flower.methods.common.sweep import Block, Sweep
+from fedpbc.flower.methods.common.updates import check_direction
 from fedpbc.flower.server.checks import given, positive, switch
 from fedpbc.flower.server.ledger import Reply
 from fedpbc.flower.server.rule import Round, Rule, Step
@@ -67,30 +67,33 @@ class MIFARule(LatestUpdates):
 
     def check(self, round: Round, reply: Reply) -> None:
         """Raise Refused when G_i would be too large to compute with."""
-        check_direction(self.layout, reply, round.model, self.rate(round.t))
+        check_direction(self.layout, reply, round.model, round.largest, self.rate(round.t))
 
     def step_by_server(self, round: Round, replies: list[Reply]) -> Step:
         """x^(t+1) = x^t - (eta_t/m) sum_i G_i with the G_i after round t, in an empty round too."""
-        updates = Updates.of(self.layout, round.model, replies, self.num_clients)
         table, rate, new = self.tables["row"], self.rate(round.t), self.layout.empty()
-        for name, block, update in updates.blocks():
-            rows = table.rows[name][:, block]
-            eta = rows.dtype.type(rate)
-            latest = remember(rows, update, eta, updates.reported)
-            new[name][block] = round.model[name][block] - eta * np.mean(latest, axis=0)
+        sweep = Sweep(self.layout, round, replies, self.num_clients, table)
+
+        def body(block: Block) -> None:
+            total, eta = block.zeros(), block.start.dtype.type(rate)
+            for i, update in block.everybody(self.num_clients):
+                latest = block.row(i)
+                if update is not None:
+                    np.divide(update, -eta, out=latest)
+                total += latest
+            total /= self.num_clients
+            new[block.name][block.columns] = block.start - eta * total
+
+        rows = np.maximum(table.bound(), sweep.update_bound() / rate)
+        write = sweep.run(body, lambda: [rows, round.largest + rate * rows])
 
         def commit() -> None:
-            # The G_i of those heard once more, one by one: kept from above they would take |A^t| models.
-            everybody = np.array([True])
-            rows = (
-                (i, name, block, remember(update * 0, update, update.dtype.type(rate), everybody))
-                for i, name, block, update in updates.rows()
-            )
-            self.write_rows(round.t, updates, rows)
+            write()
+            table.wrote(round.t, sweep.reported, rows)
 
-        return Step(new if self.moves(updates.reported, table.heard()) else None, commit)
+        return Step(new if self.moves(sweep.reported, table.heard()) else None, commit)
 
-    def direction(self, before: np.ndarray, mean: np.ndarray, change: np.ndarray, reported: np.ndarray) -> np.ndarray:
+    def direction(self, before: np.ndarray, mean: np.ndarray, total: np.ndarray, count: int) -> np.ndarray:
         """The mean of Delta_i / eta_t = -G_i after this round."""
         return mean
 

@@ -5,14 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
-import numpy as np
 from flwr.app import ArrayRecord
 
-from fedpbc.algorithms.scaffold import change_of, renew_mean, renew_own
-from fedpbc.core.aggregation import masked_mean
 from fedpbc.flower.methods.common.epochs import Epochs
+from fedpbc.flower.methods.common.sweep import Block, Sweep
 from fedpbc.flower.methods.common.tables import Tables
-from fedpbc.flower.methods.common.updates import Updates, check_steps, lengths
+from fedpbc.flower.methods.common.updates import check_steps, lengths
 from fedpbc.flower.server.checkpoint import Pieces
 from fedpbc.flower.server.checks import given, one_of, positive
 from fedpbc.flower.server.ledger import Reply
@@ -90,40 +88,47 @@ class SCAFFOLDRule(Rule):
     def check(self, round: Round, reply: Reply) -> None:
         """Raise Refused when the steps were not taken through ``drift_correction``."""
         if round.trains:
-            check_steps(self.layout, reply, round.model)
+            check_steps(self.layout, reply, round.model, round.largest)
 
     def step(self, round: Round, replies: list[Reply]) -> Step:
         """x^(t+1) = x^t + eta_g mean over A^t of Delta_i, and c+ in the same pass; an empty A^t leaves both."""
         if not replies:
             return Step(None)
-        updates = Updates.of(self.layout, round.model, replies, self.num_clients)
-        length, reported = lengths(replies, self.num_clients), updates.reported
+        table, control = self.tables["row"], self.tables["control"]
+        sweep = Sweep(self.layout, round, replies, self.num_clients, table)
+        length, eta = lengths(replies, self.num_clients), self.server_learning_rate
         new, after = self.layout.empty(), self.layout.empty()
-        for name, block, update in updates.blocks():
-            mean = masked_mean(update, reported, otherwise=np.zeros_like(update[0]))
-            new[name][block] = round.model[name][block] + mean.dtype.type(self.server_learning_rate) * mean
-            c = self.tables["control"].rows[name][0, block]
-            change = change_of(c, update, length.astype(c.dtype)[:, None])
-            after[name][block] = renew_mean(c, change, reported, self.num_clients)
+
+        def body(block: Block) -> None:
+            c, total, changes = control.rows[block.name][0, block.columns], block.zeros(), block.zeros()
+            for i, update in block.heard():
+                total += update
+                update /= update.dtype.type(length[i])
+                update += c  # c_i - c_i+, which c moves by too
+                changes -= update
+                if self.by_server:
+                    own = block.row(i)
+                    own -= update
+            total /= total.dtype.type(sweep.count)
+            new[block.name][block.columns] = block.start + total.dtype.type(eta) * total
+            after[block.name][block.columns] = c + changes / self.num_clients
+
+        change = control.bound() + sweep.update_bound() / length.min()
+        rows = table.bound() + change
+        bounds = [rows, control.bound() + change, round.largest + eta * sweep.update_bound()]
+        write = sweep.run(body, (lambda: bounds) if self.by_server else None)
 
         def commit() -> None:
+            write()
             if self.by_server:
-                self._renew_own(round.t, updates, length)
+                table.wrote(round.t, sweep.reported, rows)
             elif self.epochs.begin_anew(round.t, replies, self.tables):
                 return
             else:
                 self.epochs.count(round.t, replies)
-            self.tables["control"].replace(round.t, after)
+            control.replace(round.t, after)
 
         return Step(new, commit)
-
-    def _renew_own(self, t: int, updates: Updates, length: np.ndarray) -> None:
-        """c_i+ = c_i - c - Delta_i / h_i for i in A^t, where c is still that of before the round."""
-        table, everybody = self.tables["row"], np.array([True])
-        for index, name, block, update in updates.rows():
-            c, own = self.tables["control"].rows[name][0, block], table.rows[name][index : index + 1, block]
-            own[:] = renew_own(c, own, update, own.dtype.type(length[index]), everybody)
-        table.wrote(t, updates.reported)
 
     def save(self) -> tuple[dict[str, Any], Pieces]:
         """When the tables were written, and what counted when; c, and the c_i where the server keeps them."""

@@ -13,7 +13,7 @@ from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
-from fedpbc.flower.wire.protocol import IDENTIFY, Order
+from fedpbc.flower.wire.protocol import IDENTIFY, Order, bundle
 
 Delivers = Callable[[int, str], bool]
 """(round t, client id) -> whether a message of that round arrives."""
@@ -123,7 +123,7 @@ class InProcessGrid(Grid):
 
 def _copy_of(message: Message) -> Message:
     """A message with records of its own: what the client changes in them stays with the client, as over a network."""
-    content = RecordDict({key: cast(ConfigRecord, record).copy() for key, record in message.content.items()})
+    content = bundle({key: cast(ConfigRecord, record).copy() for key, record in message.content.items()})
     copied = Message(content, message.metadata.dst_node_id, message.metadata.message_type, ttl=message.metadata.ttl)
     copied.metadata.__dict__.update(message.metadata.__dict__)
     return copied

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import replace
+from typing import Any
 
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
@@ -12,7 +12,7 @@ from flwr.serverapp import Grid
 from fedpbc.flower.server.federation import Federation
 from fedpbc.flower.server.ledger import Ledger
 from fedpbc.flower.server.roster import Client
-from fedpbc.flower.wire.protocol import IDENTIFY, RECORD, SERVER_ROUND, TRAIN, Order
+from fedpbc.flower.wire.protocol import IDENTIFY, RECORD, SERVER_ROUND, TRAIN, Order, bundle
 
 
 def open_round(federation: Federation, t: int, config: ConfigRecord) -> None:
@@ -50,23 +50,18 @@ def _train(federation: Federation, client: Client, ttl: float) -> Message:
     rule, now, options = federation.rule, federation.now(), federation.options
     if not rule.replays:
         client.version, client.base = now.t, federation.bases.latest
-    usual = Order(
-        TRAIN,
-        client.name,
-        round=now.t,
-        first=client.version,
-        base=client.base,
-        train_rounds=federation.train_rounds,
-        budget=ttl,
-        arrays_key=options.arrayrecord_key,
-        config_key=options.configrecord_key,
-        keep_progress=rule.replays,
-    )
-    order = replace(usual, **rule.order(now, client))
+    usual: dict[str, Any] = {
+        "round": now.t, "first": client.version, "base": client.base,
+        "train_rounds": federation.train_rounds, "budget": ttl, "arrays_key": options.arrayrecord_key,
+        "config_key": options.configrecord_key, "keep_progress": rule.replays,
+    }  # fmt: skip
+    order = Order(TRAIN, client.name, **usual | rule.order(now, client))
     config, record = federation.config.copy(), order.record()
     config[SERVER_ROUND] = now.t + 1
-    record.update({**federation.configs.since(client.version, now.t), **federation.failures.order(client.name)})
-    content = RecordDict(
+    for more in (federation.configs.since(client.version, now.t), federation.failures.order(client.name)):
+        for key, value in more.items():
+            record[key] = value
+    content = bundle(
         {
             options.arrayrecord_key: federation.bases.get(client.base),
             options.configrecord_key: config,

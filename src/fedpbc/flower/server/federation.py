@@ -56,6 +56,7 @@ class Federation:
         """Its line in metrics.jsonl."""
         self.done = 0
         """Rounds that are closed."""
+        self._now: Round | None = None
         try:
             saved = self.checkpoint.load() if self.checkpoint is not None else None
             rule.init(self.layout, options.num_clients)
@@ -80,7 +81,9 @@ class Federation:
 
     def now(self) -> Round:
         """The round that is open, as the rule sees it."""
-        return Round(self.round, self.model, self.round < self.train_rounds, self.bases)
+        if self._now is None or self._now.t != self.round or self._now.model is not self.model:
+            self._now = Round(self.round, self.model, self.round < self.train_rounds, self.bases)
+        return self._now
 
     def learns(self) -> bool:
         """Whether this round has local steps, or may replay some; else nothing of it changes a model."""

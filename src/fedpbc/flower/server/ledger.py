@@ -6,13 +6,15 @@ import re
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
+import numpy as np
 from flwr.app import ArrayRecord, Error, Message, Metadata, RecordDict
 
 from fedpbc.flower.server.failures import Failure
 from fedpbc.flower.server.roster import Client
-from fedpbc.flower.wire.arrays import Layout, Model, Refused
+from fedpbc.flower.wire.arrays import Layout, Model, Refused, largest
 from fedpbc.flower.wire.protocol import Answer, Order, one_line, only_arrays
 
 CRASHES = {1, 2, 8}
@@ -41,6 +43,11 @@ class Reply:
     arrays: Model
     answer: Answer
     content: RecordDict
+
+    @cached_property
+    def largest(self) -> np.ndarray:
+        """A bound of |entries| of every array, in the layout's order; inf where one is not finite."""
+        return np.array([largest(array) for array in self.arrays.values()])
 
 
 @dataclass

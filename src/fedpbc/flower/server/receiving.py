@@ -8,9 +8,10 @@ from flwr.app import ConfigRecord, Message
 
 from fedpbc.errors import shorten
 from fedpbc.flower.server.federation import Federation
-from fedpbc.flower.server.ledger import Reply, first_line
-from fedpbc.flower.wire.arrays import Refused, sane
+from fedpbc.flower.server.ledger import first_line
+from fedpbc.flower.wire.arrays import Refused
 from fedpbc.flower.wire.protocol import RECORD
+from fedpbc.flower.wire.threads import share
 
 log = logging.getLogger("flwr")
 
@@ -18,7 +19,7 @@ NOT_FINITE = "holds a value that is not finite, or huge"
 
 
 def receive(federation: Federation, message: Message) -> None:
-    """Count one reply, or refuse it and say why in the log."""
+    """Take one reply, or refuse it and say why in the log; ``accept`` looks at its numbers."""
     ledger, who = federation.ledger, f"node {message.metadata.src_node_id}"
     try:
         asked = ledger.match(message)
@@ -30,9 +31,6 @@ def receive(federation: Federation, message: Message) -> None:
             _meet(federation, message)
         else:
             ledger.take(asked, message, federation.layout)
-            reply = ledger.replies.get(who)
-            if reply is not None:
-                _accept(federation, reply)
     except Refused as refused:
         refuse(federation, who, str(refused))
 
@@ -49,14 +47,21 @@ def refuse(federation: Federation, who: str, why: str) -> None:
     log.warning("round %d: reply of %s refused: %s", federation.round + 1, who, why)
 
 
-def _accept(federation: Federation, reply: Reply) -> None:
-    try:
-        federation.rule.check(federation.now(), reply)
-        if federation.rule.remembers and not sane(reply.arrays):
-            raise Refused(NOT_FINITE)
-    except Refused:
-        del federation.ledger.replies[reply.client.name]
-        raise
+def accept(federation: Federation) -> None:
+    """Refuse the replies whose numbers cannot be used, where the rule does not find out by what it makes of them."""
+    ledger, rule, limits = federation.ledger, federation.rule, federation.layout.limits
+    replies = list(ledger.replies.values())
+    if rule.remembers:
+        entries = len(replies) * sum(x.size for x in federation.model.values())
+        share(lambda reply: reply.largest, replies, entries)
+    for reply in replies:
+        try:
+            rule.check(federation.now(), reply)
+            if rule.remembers and not (reply.largest <= limits).all():
+                raise Refused(NOT_FINITE)
+        except Refused as refused:
+            del ledger.replies[reply.client.name]
+            refuse(federation, reply.client.name, str(refused))
 
 
 def _meet(federation: Federation, message: Message) -> None:

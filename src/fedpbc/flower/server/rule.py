@@ -5,8 +5,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
 
+import numpy as np
 from flwr.app import ArrayRecord
 
 from fedpbc.flower.server.bases import Bases
@@ -14,7 +16,7 @@ from fedpbc.flower.server.checkpoint import Pieces
 from fedpbc.flower.server.failures import Failures, Trouble
 from fedpbc.flower.server.ledger import Reply
 from fedpbc.flower.server.roster import Client
-from fedpbc.flower.wire.arrays import Layout, Model
+from fedpbc.flower.wire.arrays import Layout, Model, largest
 
 Read = Callable[[str], Model]
 """A piece of the checkpoint by its name. Raises FedpbcError when it is damaged."""
@@ -31,6 +33,11 @@ class Round:
     """Has local steps; else it is of the cool-down."""
     bases: Bases
 
+    @cached_property
+    def largest(self) -> np.ndarray:
+        """A bound of |x^t|, of every array."""
+        return np.array([largest(array) for array in self.model.values()])
+
 
 def nothing() -> None:
     """Nothing to remember."""
@@ -40,7 +47,7 @@ class Step(NamedTuple):
     """What a rule makes of the replies of a round."""
 
     model: Model | None
-    """x^(t+1), flattened; None: it stays x^t."""
+    """x^(t+1), flattened; None: it stays x^t. Where it is certain to be finite, the commit may fill it in."""
     commit: Callable[[], None] = nothing
     """Remember what later rounds need of these replies. Called once, if x^(t+1) is finite and the round counts."""
 

@@ -6,7 +6,8 @@ import io
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
+from math import isfinite
 from typing import Literal
 
 import numpy as np
@@ -17,6 +18,10 @@ from fedpbc.errors import ConfigError, shorten
 Model = dict[str, np.ndarray]
 """A model by the names of its arrays."""
 
+DOT = 1 << 16
+"""Entries whose squares are summed at once."""
+TINY = 1e-18
+"""More than entries whose squares are 0."""
 BLOCK = 1 << 13
 """Columns that a rule over [m, d] is given at once: its temporaries stay in the cache, and small beside the table."""
 
@@ -87,6 +92,16 @@ class Layout:
         """Every array flattened, in the type to compute in; views where that is the array's own."""
         return {name: model[name].reshape(-1).astype(self.working(name), copy=False) for name in self.shapes}
 
+    @cached_property
+    def limits(self) -> np.ndarray:
+        """What entries may be at most for ``sane``, of every array, in its own type and in that to compute in."""
+        return np.array([min(limit(dtype), limit(self.working(name))) for name, dtype in self.dtypes.items()])
+
+    @cached_property
+    def working_limits(self) -> np.ndarray:
+        """The same in the type to compute in alone."""
+        return np.array([limit(self.working(name)) for name in self.dtypes])
+
     def computing(self) -> Layout:
         """The same in the types to compute in: the layout of what is as large as a model but is none (a correction)."""
         return Layout(self.shapes, {name: self.working(name) for name in self.shapes})
@@ -143,10 +158,17 @@ def to_record(model: Mapping[str, np.ndarray]) -> ArrayRecord:
 
 
 def _serialise(array: np.ndarray) -> Array:
-    header = io.BytesIO()
-    np.lib.format.write_array_header_1_0(header, np.lib.format.header_data_from_array_1_0(array))
-    data = b"".join([header.getvalue(), array.reshape(-1).view(np.uint8).data])
+    data = b"".join([_written_header(array.dtype, array.shape), array.reshape(-1).view(np.uint8).data])
     return Array(str(array.dtype), array.shape, "numpy.ndarray", data)
+
+
+@lru_cache(maxsize=256)
+def _written_header(dtype: np.dtype, shape: tuple[int, ...]) -> bytes:
+    """The header of the .npy format 1.0, for an array in C order."""
+    header = io.BytesIO()
+    descr = np.lib.format.dtype_to_descr(dtype)
+    np.lib.format.write_array_header_1_0(header, {"descr": descr, "fortran_order": False, "shape": shape})
+    return header.getvalue()
 
 
 def read_initial(record: object) -> Model:
@@ -167,18 +189,37 @@ def models_of(record: ArrayRecord) -> Model:
     return {name: view(name, array) for name, array in record.items()}
 
 
+def largest(array: np.ndarray) -> float:
+    """A bound of |entries|, inf where one is not finite.
+
+    In one pass where it can: no entry is larger than the root of a sum of squares, which is not finite if one is not.
+    The bound is exact where that overflows, and for other types than float32 and float64.
+    """
+    flat = array.ravel(order="K")
+    if flat.dtype in (np.float32, np.float64):
+        parts = (flat[first : first + DOT] for first in range(0, flat.size, DOT))
+        with np.errstate(over="ignore", invalid="ignore"):
+            sums = [float(np.dot(part, part)) for part in parts]
+        if all(map(isfinite, sums)):
+            return 1.01 * max(sums, default=0.0) ** 0.5 + TINY  # 1 %: more than 65 536 roundings make of it
+    if not flat.size or flat.dtype.kind == "b":
+        return float(flat.size > 0)
+    found = max(-float(flat.min()), float(flat.max()))
+    return found if found == found else np.inf
+
+
+@lru_cache(maxsize=64)
+def limit(dtype: np.dtype) -> float:
+    """What entries of this type may be at most: see ``sane``."""
+    if dtype.kind in "iub":
+        return 2.0**53
+    return float(float(np.finfo(dtype).max) ** (0.75 if dtype.itemsize > 2 else 1))
+
+
 def sane(model: Mapping[str, np.ndarray]) -> bool:
     """Whether all values are numbers that can be computed with: sums and products of a few do not overflow.
 
     Floats up to the 3/4th power of the largest number of their type (6e28 in float32), 16-bit floats up to the largest
     itself; integers up to 2^53, which a mean in float64 keeps.
     """
-    return all(_within(array) for array in model.values() if array.size and array.dtype.kind != "b")
-
-
-def _within(array: np.ndarray) -> bool:
-    if array.dtype.kind in "iu":
-        limit = 2.0**53
-    else:
-        limit = float(np.finfo(array.dtype).max) ** (0.75 if array.dtype.itemsize > 2 else 1)
-    return bool(-limit <= array.min() and array.max() <= limit)
+    return all(largest(array) <= limit(array.dtype) for array in model.values() if array.dtype.kind in "fiu")

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Literal
 
 import numpy as np
 from flwr.app import ArrayRecord
 
-from fedpbc.algorithms.differences import mean_with
 from fedpbc.flower.methods.common.epochs import Epochs
+from fedpbc.flower.methods.common.sweep import Block, Sweep
 from fedpbc.flower.methods.common.tables import Tables
-from fedpbc.flower.methods.common.updates import Updates
 from fedpbc.flower.server.checkpoint import Pieces
 from fedpbc.flower.server.checks import one_of
 from fedpbc.flower.server.ledger import Reply
@@ -74,20 +73,27 @@ class LatestUpdates(Rule):
     def step_by_clients(self, round: Round, replies: list[Reply]) -> Step:
         """Where the clients do: the step from the differences of those that lost nothing, and hbar, in one pass."""
         fitting = [reply for reply in replies if not reply.answer.lost]
-        updates = Updates.of(self.layout, round.model, fitting, self.num_clients)
+        sweep = Sweep(self.layout, round, fitting, self.num_clients)
         new, mean = self.layout.empty(), self.layout.empty()
-        for name, block, update in updates.blocks():
-            before = self.tables["mean"].rows[name][0, block]
-            change = update / update.dtype.type(self.scale(round.t))
-            mean[name][block] = mean_with(before, change, updates.reported)
-            step = self.direction(before, mean[name][block], change, updates.reported)
-            new[name][block] = round.model[name][block] + step.dtype.type(self.rate(round.t)) * step
+        scale, rate = self.scale(round.t), self.rate(round.t)
+
+        def body(block: Block) -> None:
+            total, name, columns = block.zeros(), block.name, block.columns
+            for _, update in block.heard():
+                update /= update.dtype.type(scale)
+                total += update
+            before = self.tables["mean"].rows[name][0, columns]
+            mean[name][columns] = before + total / self.num_clients
+            step = self.direction(before, mean[name][columns], total, sweep.count)
+            new[name][columns] = block.start + step.dtype.type(rate) * step
+
+        sweep.run(body)
         commit = self._follow(round.t, replies, mean)
-        return Step(new if self.moves(updates.reported, np.array(self.epochs.accepted) >= 0) else None, commit)
+        return Step(new if self.moves(sweep.reported, np.array(self.epochs.accepted) >= 0) else None, commit)
 
     @abstractmethod
-    def direction(self, before: np.ndarray, mean: np.ndarray, change: np.ndarray, reported: np.ndarray) -> np.ndarray:
-        """Where the model goes, [b]: hbar before and after this round, and the differences [m, b] of those heard."""
+    def direction(self, before: np.ndarray, mean: np.ndarray, total: np.ndarray, count: int) -> np.ndarray:
+        """Where the model goes, [b]: hbar before and after this round, the sum of the differences, and of how many."""
 
     @abstractmethod
     def rate(self, t: int) -> float:
@@ -106,13 +112,6 @@ class LatestUpdates(Rule):
                 self.epochs.count(t, heard)
 
         return commit
-
-    def write_rows(self, t: int, updates: Updates, rows: Iterator[tuple[int, str, slice, np.ndarray]]) -> None:
-        """(client, array, columns, new values [1, b]) are in the table from round t on."""
-        table = self.tables["row"]
-        for index, name, block, values in rows:
-            table.rows[name][index, block] = values[0]
-        table.wrote(t, updates.reported)
 
     def save(self) -> tuple[dict[str, Any], Pieces]:
         """When the tables were written, and what counted when; the rows."""

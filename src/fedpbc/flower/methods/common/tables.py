@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 
 from fedpbc.flower.server.checkpoint import KINDS, Pieces
-from fedpbc.flower.wire.arrays import Layout, Model
+from fedpbc.flower.wire.arrays import Layout, Model, largest
 
 
 class Table:
@@ -22,9 +22,17 @@ class Table:
         self.rows = layout.empty(num_rows)
         """[n, size] of every array."""
         self._names = [""] * num_rows
+        self._bound: np.ndarray | None = np.zeros(len(self.rows))
 
-    def wrote(self, t: int, which: np.ndarray) -> None:
-        """Rows ``which`` bool[n] were written in round t."""
+    def bound(self) -> np.ndarray:
+        """Of |entries| of every array, in the layout's order."""
+        if self._bound is None:
+            self._bound = np.array([largest(rows) for rows in self.rows.values()])
+        return self._bound
+
+    def wrote(self, t: int, which: np.ndarray, bound: np.ndarray | None = None) -> None:
+        """Rows ``which`` bool[n] were written in round t; ``bound``: of all entries now, if it is known."""
+        self._bound = bound
         for index in np.flatnonzero(which):
             self._names[index] = f"{index}-{t}-{secrets.token_hex(4)}"
 
@@ -42,6 +50,7 @@ class Table:
         """All rows are 0 again."""
         for rows in self.rows.values():
             rows[:] = 0
+        self._bound = np.zeros(len(self.rows))
         self._names = [""] * len(self._names)
 
     def state(self) -> list[str]:
@@ -58,7 +67,7 @@ class Table:
 
     def restore(self, state: list[str], read: Callable[[str], Model]) -> None:
         """From a checkpoint. Raises FedpbcError when a row is damaged."""
-        self._names = list(state)
+        self._names, self._bound = list(state), None
         for index, name in enumerate(state):
             if name:
                 for array, values in read(f"{self.kind}-{name}").items():

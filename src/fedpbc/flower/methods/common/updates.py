@@ -11,9 +11,6 @@ from fedpbc.flower.server.ledger import Reply
 from fedpbc.flower.wire.arrays import Layout, Model, Refused, sane
 from fedpbc.flower.wire.protocol import LONGEST_WAY, SHORTEST
 
-ROW_BLOCK = 1 << 15
-"""Columns of one row that are computed at once."""
-
 
 def mean_of_replies(layout: Layout, model: Model, replies: list[Reply]) -> Model:
     """The mean of the replies, array by array, flattened, added in place; ``model``: x^t, flattened."""
@@ -46,12 +43,6 @@ class Updates:
                 np.subtract(flat[name][block], start, out=update[index])
             yield name, block, update
 
-    def rows(self) -> Iterator[tuple[int, str, slice, np.ndarray]]:
-        """(client, array, columns, Delta_i [1, b]) of those that were heard, for what is computed by client."""
-        for index, flat in self._flat.items():
-            for name, block in self.layout.blocks(ROW_BLOCK):
-                yield index, name, block, (flat[name][block] - self.start[name][block])[None]
-
 
 def lengths(replies: list[Reply], num_clients: int) -> np.ndarray:
     """h_i, [m]: the sum of the learning rates of i's local steps; 1 for those that were not heard."""
@@ -60,16 +51,19 @@ def lengths(replies: list[Reply], num_clients: int) -> np.ndarray:
     return found
 
 
-def check_steps(layout: Layout, reply: Reply, start: Model) -> None:
+def check_steps(layout: Layout, reply: Reply, start: Model, bound: np.ndarray) -> None:
     """Raise Refused unless the local steps from ``start`` were taken through ``drift_correction``."""
     length = reply.answer.length
     if not SHORTEST <= length <= LONGEST_WAY:
         raise Refused(f"reports local steps of total length {length}: its train function must use drift_correction")
-    check_direction(layout, reply, start, length)
+    check_direction(layout, reply, start, bound, length)
 
 
-def check_direction(layout: Layout, reply: Reply, start: Model, length: float) -> None:
-    """Raise Refused when (x_i - start) / length is too large to compute with."""
+def check_direction(layout: Layout, reply: Reply, start: Model, bound: np.ndarray, length: float) -> None:
+    """Raise Refused when (x_i - start) / length is too large to compute with; ``bound``: of |start|, every array."""
+    with np.errstate(all="ignore"):
+        if ((reply.largest + bound) / length <= layout.working_limits / 2).all():
+            return
     end, per = layout.flatten(reply.arrays), np.float64(length)
     with np.errstate(all="ignore"):
         if not sane({name: ((end[name] - start[name]) / per).astype(end[name].dtype) for name in end}):
