@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -25,6 +25,27 @@ PerSample = Callable[[Any, Any], Array]
 
 LOSS = Measure("loss")
 GRAD_NORM = Measure("gradient norm of F", scale="log")
+
+
+class Source(NamedTuple):
+    """Where samples come from: module-level functions, so that equal sources share programs."""
+
+    draw: Callable[[Any, Array, Array, int], Any]
+    """``draw(params, client, key, batch_size) -> samples`` of one client, uniform with replacement."""
+    block: Callable[[Any, str, Array, int], dict[str, Any]]
+    """``block(params, "train" or "test", block, size)``: ``data`` of so many samples, and a weight [size] by name."""
+
+
+def _draw_stored(params: dict[str, Any], client: Array, key: Array, batch_size: int) -> Any:
+    rows = draw_rows(key, params["offsets"][client], params["sizes"][client], batch_size)
+    return jax.tree.map(lambda a: a[rows], params["train"]["data"])
+
+
+def _block_stored(params: dict[str, Any], part: str, block: Array, size: int) -> dict[str, Any]:
+    return block_rows(params[part], block, size)
+
+
+STORED = Source(_draw_stored, _block_stored)
 
 
 @dataclass(frozen=True)
@@ -46,6 +67,7 @@ class Objective:
     """Models are evaluated one after the other, not side by side."""
     blocks: tuple[int, int] = (2048, 256)
     """How many training and test samples are evaluated at once."""
+    source: Source = STORED
 
 
 def problem_of(
@@ -75,34 +97,68 @@ def problem_of(
         blocks = max(blocks, test.rows // objective.blocks[1])
     if by_samples:
         params["train"]["by_client"] = params["train"]["pooled"]
-        params["scale"] = (train.sizes / train.sizes.mean()).astype(dtype)
+    return problem_from(
+        objective,
+        params,
+        train.sizes,
+        blocks,
+        init,
+        measures,
+        traits,
+        by_samples,
+        work,
+        owned=test is not None and test.owned,
+    )
+
+
+def problem_from(
+    objective: Objective,
+    params: dict[str, Any],
+    sizes: np.ndarray,
+    num_blocks: int,
+    init: np.ndarray,
+    measures: Mapping[str, Measure],
+    traits: Mapping[str, np.ndarray],
+    by_samples: bool,
+    work: float = 0.0,
+    *,
+    owned: bool,
+) -> Problem:
+    """The problem of an objective whose source reads ``params``; sizes int[m] are of the training samples.
+
+    ``params`` holds "test" where there are test samples; ``owned``: they belong to clients.
+    """
+    if by_samples:
+        params["scale"] = (sizes / sizes.mean()).astype(init.dtype)
     return Problem(
         params=params,
-        num_clients=len(train.sizes),
+        num_clients=len(sizes),
         init=init,
-        sample=_scaled_sample if by_samples else _sample,
+        sample=_sample_of(objective.source, by_samples),
         gradient=_gradient_of(objective),
-        num_blocks=blocks,
+        num_blocks=num_blocks,
         block_sums=_block_sums_of(objective),
         metrics=_metrics,
-        client_traits={"num_samples": train.sizes.astype(np.float64), **traits},
-        measures=_named(objective, params, measures),
+        client_traits={"num_samples": sizes.astype(np.float64), **traits},
+        measures=_named(objective, "test" in params, owned, measures),
         work=work or 4.0 * 32 * objective.flat.size,
         tree=objective.flat.tree,
     )
 
 
-def _named(objective: Objective, params: dict[str, Any], measures: Mapping[str, Measure]) -> dict[str, Measure]:
+def _named(
+    objective: Objective, tested: bool, owned: bool, measures: Mapping[str, Measure]
+) -> dict[str, Measure]:
     """The measure of each name that ``_metrics`` gives."""
     found = {"grad_norm": GRAD_NORM} if objective.grad_norm else {}
-    for part, names in (("train", objective.train), ("test", objective.test if "test" in params else ())):
+    for part, names in (("train", objective.train), ("test", objective.test if tested else ())):
         for name in names:
             measure = measures.get(name, Measure(name.replace("_", " ")))
             main = _variant(
                 measure, part, shown=(part == "test" and name != "loss") or (part, name) == ("train", "loss")
             )
             found[f"{part}_{name}"] = main
-            if part == "test" and "by_client" in params["test"]:
+            if part == "test" and owned:
                 found[f"{part}_{name}_by_client"] = _variant(measure, part, ", mean over clients")
             if part == "train" and objective.pooled_train:
                 found[f"{part}_{name}_pooled"] = _variant(measure, part, ", over all samples")
@@ -113,14 +169,14 @@ def _variant(measure: Measure, part: str, rest: str = "", shown: bool = False) -
     return Measure(f"{part} {measure.title}{rest}", measure.unit, measure.scale, measure.better, shown)
 
 
-def _sample(params: dict[str, Any], client: Array, key: Array, batch_size: int) -> tuple[Any, None]:
-    rows = draw_rows(key, params["offsets"][client], params["sizes"][client], batch_size)
-    return jax.tree.map(lambda a: a[rows], params["train"]["data"]), None
+@cache
+def _sample_of(source: Source, scaled: bool) -> Any:
+    """(samples, None), or (samples, m a_i); the same function for equal arguments."""
 
+    def sample(params: dict[str, Any], client: Array, key: Array, batch_size: int) -> tuple[Any, Array | None]:
+        return source.draw(params, client, key, batch_size), params["scale"][client] if scaled else None
 
-def _scaled_sample(params: dict[str, Any], client: Array, key: Array, batch_size: int) -> tuple[Any, Array]:
-    """The samples, and m a_i."""
-    return _sample(params, client, key, batch_size)[0], params["scale"][client]
+    return sample
 
 
 @cache
@@ -176,7 +232,7 @@ def _block_sums_of(objective: Objective) -> Any:
     def block_sums(params: dict[str, Any], models: Array, block: Array) -> dict[str, Array]:
         """Weighted sums over one block of the training set and one of the test set, of models [k, d]."""
         sizes = dict(zip(("train", "test"), objective.blocks, strict=True))
-        rows = {part: block_rows(params[part], block, sizes[part]) for part in sizes if part in params}
+        rows = {part: objective.source.block(params, part, block, sizes[part]) for part in sizes if part in params}
         if not objective.one_by_one:
             return jax.vmap(lambda x: of_one(rows, x))(models)
         each = [of_one(rows, models[i]) for i in range(models.shape[0])]
