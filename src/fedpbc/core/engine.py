@@ -20,6 +20,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from fedpbc.core.aggregation import consensus_distance, select
 from fedpbc.core.local import DEVICES, local_steps, map_clients, sum_blocks
+from fedpbc.core.memory import require_program
 from fedpbc.core.types import (
     Algorithm,
     Array,
@@ -298,6 +299,8 @@ class Programs:
             jax.eval_shape(_initial, inputs),
         )
         following = jax.jit(advance, donate_argnums=1).lower(inputs, carry, number, number).compile()
+        shared = sum(leaf.nbytes for leaf in leaves)
+        require_program(following, shared, inputs.problem.num_clients, self.devices[: plan.num_devices])
         self.compiled[key] = first, following
         self.num_compiled += 1
         return first, following, time.perf_counter() - began

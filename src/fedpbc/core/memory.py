@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from fedpbc.errors import BadOption
+from fedpbc.errors import BadOption, ConfigError
 
-PROGRAM_BYTES = 350_000_000
+PROGRAM_BYTES = 450_000_000
 """A process with JAX, before any data: interpreter, libraries, the compiler and its programs."""
 STATES = 2
 """The state of a method, and the one that a round makes of it."""
@@ -40,3 +40,28 @@ def require_memory(
         would_fit = f"{option} = {most:d}" if most else None
     needs = f"{what} would need about {num_bytes / 1e9:,.1f} GB; this machine has {available / 1e9:,.1f} GB"
     raise BadOption(option, value, needs + (f": {would_fit} would fit" if would_fit else ""))
+
+
+def require_program(compiled: Any, shared: int, num_clients: int, devices: list[Any]) -> None:
+    """Refuse a compiled program whose arguments, results and intermediate arrays do not fit, before it runs.
+
+    ``shared``: bytes of arguments that devices of one machine hold once, as they are never written. Where the backend
+    does not say what a program needs, nothing is refused. Raises ConfigError with the estimate.
+    """
+    found, available, where, needed = compiled.memory_analysis(), total_memory(), "machine", PROGRAM_BYTES
+    if found is None:
+        return
+    own = found.argument_size_in_bytes + found.output_size_in_bytes - found.alias_size_in_bytes
+    own += found.temp_size_in_bytes
+    if devices[0].platform == "cpu":
+        needed += shared + len(devices) * (own - shared)
+    else:
+        available, where, needed = (devices[0].memory_stats() or {}).get("bytes_limit", own), "device", own
+    if needed > available:
+        base = PROGRAM_BYTES if where == "machine" else 0
+        most = num_clients * (available - base) // (needed - base)
+        fits = f": about {most:,} clients would fit" if most > 0 else ""
+        raise ConfigError(
+            f"{num_clients:,} clients: data, models and a round would need about {needed / 1e9:,.1f} GB; "
+            f"this {where} has {available / 1e9:,.1f} GB{fits}"
+        )

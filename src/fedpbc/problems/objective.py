@@ -146,9 +146,7 @@ def problem_from(
     )
 
 
-def _named(
-    objective: Objective, tested: bool, owned: bool, measures: Mapping[str, Measure]
-) -> dict[str, Measure]:
+def _named(objective: Objective, tested: bool, owned: bool, measures: Mapping[str, Measure]) -> dict[str, Measure]:
     """The measure of each name that ``_metrics`` gives."""
     found = {"grad_norm": GRAD_NORM} if objective.grad_norm else {}
     for part, names in (("train", objective.train), ("test", objective.test if tested else ())):
