@@ -36,7 +36,7 @@ class Client(NamedTuple):
 
 
 def split(drawn: Array, alpha: float, beta: float) -> Client:
-    """Standard normal numbers [PARAMETERS] as u_i ~ N(0, alpha), B_i ~ N(0, beta), W_i, b_i around u_i, v_i around B_i."""
+    """Standard normal numbers [PARAMETERS] as W_i, b_i around u_i ~ N(0, alpha), and v_i around B_i ~ N(0, beta)."""
     u, b = alpha * drawn[0], beta * drawn[1]
     around_u = u + drawn[2:-NUM_FEATURES]
     cut = NUM_FEATURES * NUM_CLASSES
