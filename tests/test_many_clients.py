@@ -22,6 +22,7 @@ from fedpbc.problems.quadratic import quadratic
 from fedpbc.problems.samples import offsets_of
 from fedpbc.problems.synthetic import mean_size, synthetic
 
+ONE_ROUND = {"rounds": 1, "local_steps": 1, "learning_rate": 0.1}
 CONTEXT = Context(5, np.dtype(np.float64), 10, (5,))
 FLOAT32 = Context(5, np.dtype(np.float32), 10, (5,))
 
@@ -164,13 +165,9 @@ def test_on_the_fly_is_evaluated_as_defined(weights):
 
 def test_runs_on_the_fly_do_not_depend_on_the_devices():
     problem = fedpbc.problems.synthetic(num_clients=9, max_rows=80, on_the_fly=True)
-    runs = [
-        fedpbc.simulate(
-            problem, links=0.5, algorithm="fedpbc", rounds=4, local_steps=2, learning_rate=0.01, chunk_size=3,
-            devices=devices,
-        )
-        for devices in (1, 2)
-    ]  # fmt: skip
+    settings = {"rounds": 4, "local_steps": 2, "learning_rate": 0.01, "chunk_size": 3}
+    links = fedpbc.links.bernoulli(prob=0.5)
+    runs = [fedpbc.simulate(problem, links=links, algorithm="fedpbc", devices=n, **settings) for n in (1, 2)]
     for name in ("server", "mean"):
         np.testing.assert_array_equal(*(next(iter(run.cells.values())).models[name] for run in runs))
 
@@ -179,7 +176,7 @@ def test_links_by_label_say_that_labels_are_not_known_on_the_fly():
     problem = fedpbc.problems.synthetic(num_clients=9, max_rows=80, on_the_fly=True)
     with pytest.raises(ConfigError, match=r"by_label.* needs samples with labels"):
         fedpbc.simulate(
-            problem, links={"name": "bernoulli", "prob": {"name": "by_label"}}, algorithm="fedpbc", rounds=1
+            problem, links={"name": "bernoulli", "prob": {"name": "by_label"}}, algorithm="fedpbc", **ONE_ROUND
         )
 
 
@@ -233,10 +230,10 @@ def test_data_whose_models_cannot_fit_are_refused_with_what_would(monkeypatch):
     x, y = np.zeros((60, 1000), np.float32), np.arange(60) % 2
     data = fedpbc.data.from_arrays(x, y).iid(50)
     monkeypatch.setattr("fedpbc.core.memory.total_memory", lambda: memory.PROGRAM_BYTES + 10_000_000)
-    monkeypatch.setattr("fedpbc.problems.loss.total_memory", lambda: memory.PROGRAM_BYTES + 10_000_000)
+    monkeypatch.setattr(sys.modules["fedpbc.problems.loss"], "total_memory", lambda: memory.PROGRAM_BYTES + 10_000_000)
     problem = fedpbc.problems.classification(data, model=fedpbc.models.mlp(hidden=[100]))
     with pytest.raises(ConfigError, match=r"data = .*GB; this machine has .* GB: models of 12 clients would fit"):
-        fedpbc.simulate(problem, links=0.5, algorithm="fedpbc", rounds=1)
+        fedpbc.simulate(problem, links=fedpbc.links.bernoulli(prob=0.5), algorithm="fedpbc", **ONE_ROUND)
 
 
 def test_a_program_that_cannot_fit_is_refused_before_it_runs(monkeypatch, tmp_path):
@@ -244,7 +241,14 @@ def test_a_program_that_cannot_fit_is_refused_before_it_runs(monkeypatch, tmp_pa
     state = 2000 * 500 * 4
     monkeypatch.setattr(memory, "total_memory", lambda: memory.PROGRAM_BYTES + int(4.2 * state))
     problem = fedpbc.problems.quadratic(num_clients=2000, dim=500)
-    settings = {"links": 0.5, "rounds": 1, "local_steps": 1, "learning_rate": 0.1, "precision": "float32", "devices": 1}
+    settings = {
+        "links": fedpbc.links.bernoulli(prob=0.5),
+        "rounds": 1,
+        "local_steps": 1,
+        "learning_rate": 0.1,
+        "precision": "float32",
+        "devices": 1,
+    }
     fedpbc.simulate(problem, algorithm="fedpbc", **settings)
     with pytest.raises(ConfigError, match=r"2,000 clients: .*GB; this machine .*about [12],\d\d\d clients would"):
         fedpbc.simulate(problem, algorithm="mifa", **settings)
@@ -268,7 +272,8 @@ def noted(option, value, num_bytes, *rest, **more):
 for name in ("synthetic", "quadratic"):
     sys.modules["fedpbc.problems." + name].require_memory = noted
 problem = {problem}
-fedpbc.simulate(problem, links=0.5, algorithm="fedpbc", rounds=2, local_steps=1, learning_rate=0.01,
+links = fedpbc.links.bernoulli(prob=0.5)
+fedpbc.simulate(problem, links=links, algorithm="fedpbc", rounds=2, local_steps=1, learning_rate=0.01,
                 precision="float32", devices=1, chunk_size=100)
 unit = 1 if sys.platform == "darwin" else 1024
 print(seen[-1], resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit)

@@ -81,7 +81,7 @@ def _features(params: dict[str, Any], client: Array, row: Array, center: Array) 
 
 
 def _client(params: dict[str, Any], client: Array) -> Client:
-    return split(params["clients"][client], *params["widths"])
+    return split(jnp.asarray(params["clients"])[client], *params["widths"])
 
 
 def _label(client: Client, features: Array) -> Array:
@@ -104,7 +104,7 @@ def _draw(params: dict[str, Any], client: Array, key: Array, batch_size: int) ->
 
 def _block(params: dict[str, Any], part: str, block: Array, size: int) -> dict[str, Any]:
     """The samples of one block in order of clients; past the end, the last client's, with weights of zero."""
-    of = params[part]
+    of = jax.tree.map(jnp.asarray, params[part])
     place = block * size + jnp.arange(size, dtype=jnp.int32)
     inside = place < of["total"]
     client = jnp.searchsorted(of["offsets"], place, side="right") - 1

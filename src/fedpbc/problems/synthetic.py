@@ -54,14 +54,13 @@ def synthetic(
     itemsize = np.dtype(context.dtype).itemsize
     model: Model = Mlp((hidden,), "tanh", bias=False) if hidden else Logistic(bias=False)
     size = hidden * (NUM_FEATURES + 1) + NUM_CLASSES * (hidden + 1) if hidden else NUM_CLASSES * (NUM_FEATURES + 1)
-    models = num_clients * size * itemsize * STATES
+    fixed, models = PROGRAM_BYTES, num_clients * size * itemsize * STATES
     if hidden:
         what = f"{num_clients:,} models of dimension {size:,}"
-        require_memory("hidden", hidden, models + TRAIN_BLOCK * hidden * itemsize * 4 + PROGRAM_BYTES, what)
+        require_memory("hidden", hidden, models + TRAIN_BLOCK * hidden * itemsize * 4 + fixed, what, fixed)
     row = 0 if on_the_fly else (NUM_FEATURES + 3) * itemsize + 4
     rest = models + num_clients * (CLIENT_BYTES + (PARAMETERS * 4 if on_the_fly else 0)) + PROGRAM_BYTES
     about = num_clients * mean_size(max_rows)
-    fixed = PROGRAM_BYTES
     require_memory("num_clients", num_clients, int(about * row) + rest, f"about {about:,.0f} samples", fixed)
     num_rows = max(int(_sizes(context, seed, num_clients, max_rows).sum()) for seed in context.seeds)
     require_memory("num_clients", num_clients, num_rows * row + rest, f"{num_rows:,} samples", fixed)
