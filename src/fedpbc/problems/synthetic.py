@@ -22,8 +22,8 @@ from fedpbc.problems.samples import Samples, aligned_zeros
 
 TRAIN_BLOCK, TEST_BLOCK = 2048, 256
 """Samples that are evaluated at once: a block of the one and a block of the other."""
-PIECE = 4096
-"""Samples that are drawn at once, in float64."""
+PIECE = 256
+"""Samples that are drawn at once, in float64: they stay in the cache, and the product is too small for BLAS threads."""
 CLIENT_BYTES = 300
 """What is kept of a client beside samples and models: sizes, offsets, labels counted, links."""
 
