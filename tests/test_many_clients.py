@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -292,7 +293,9 @@ print(seen[-1], resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit)
 )
 def test_estimates_are_within_a_fifth_of_the_peak(problem):
     code = MEASURED.replace("{problem}", problem)
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=900, check=False)
+    environment = {**os.environ, "JAX_ENABLE_COMPILATION_CACHE": "false"}  # compiling is part of the peak
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False, env=environment)
     assert done.returncode == 0, done.stderr
     estimate, peak = (int(word) for word in done.stdout.split()[-2:])
     assert 1 / 1.2 < estimate / peak < 1.2, f"estimate {estimate / 1e6:.0f} MB, peak {peak / 1e6:.0f} MB"

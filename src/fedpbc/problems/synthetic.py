@@ -27,6 +27,9 @@ PIECE = 256
 CLIENT_BYTES = 300
 """What is kept of a client beside samples and models: sizes, offsets, labels counted, links."""
 
+FLY_BYTES = 150_000_000
+"""What drawing on the fly adds to a process: a larger program, and parameters for each sample of a block."""
+
 
 @component
 def synthetic(
@@ -59,7 +62,8 @@ def synthetic(
         what = f"{num_clients:,} models of dimension {size:,}"
         require_memory("hidden", hidden, models + TRAIN_BLOCK * hidden * itemsize * 4 + fixed, what, fixed)
     row = 0 if on_the_fly else (NUM_FEATURES + 3) * itemsize + 4
-    rest = models + num_clients * (CLIENT_BYTES + (PARAMETERS * 4 if on_the_fly else 0)) + PROGRAM_BYTES
+    fixed += FLY_BYTES if on_the_fly else 0
+    rest = models + num_clients * (CLIENT_BYTES + (PARAMETERS * 4 if on_the_fly else 0)) + fixed
     about = num_clients * mean_size(max_rows)
     require_memory("num_clients", num_clients, int(about * row) + rest, f"about {about:,.0f} samples", fixed)
     num_rows = max(int(_sizes(context, seed, num_clients, max_rows).sum()) for seed in context.seeds)
