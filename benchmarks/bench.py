@@ -377,17 +377,33 @@ def audit(options: Options) -> list[Table]:
     return [Table("fedpbc audit, from start to page", header, rows)]
 
 
+def many_clients(options: Options) -> list[Table]:
+    """Memory and time of 1,000 to 1,000,000 clients, each setting in a process of its own."""
+    from many_clients import GOALS, HEADER, SETTINGS, measure, row_of
+
+    rows, per_step = [], {}
+    for setting in SETTINGS:
+        found = fresh(measure, setting)
+        per_step[setting.label] = found["per_step"]
+        rows.append(row_of(setting, found))
+    notes = [*GOALS, "Times are CPU time of one JAX device, summed over threads; a client-step is without evaluation."]
+    stored = [per_step[s.label] for s in SETTINGS if s.stored]
+    notes.append(f"Client-step of the stored settings, largest / smallest: {max(stored) / min(stored):.2f}")
+    return [Table("Many clients: FedPBC, 10 local steps, minibatches of 32, one device", HEADER, rows, notes)]
+
+
 PARTS: dict[str, Callable[[Options], list[Table]]] = {
     "w1": counterexample,
     "w2": synthetic,
     "process": whole_process,
     "programs": compile_sharing,
     "scaling": scaling,
+    "scale": many_clients,
     "chunks": chunks,
     "flower": flower,
     "audit": audit,
 }
-STAY_HERE = ("process", "scaling", "audit")
+STAY_HERE = ("process", "scaling", "scale", "audit")
 """Parts that start their own processes."""
 
 

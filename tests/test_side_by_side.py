@@ -14,7 +14,10 @@ from fedpbc.experiment.grid import Experiment
 from fedpbc.runs.runner import run
 from fedpbc.runs.workers import Queue, Stopped, work
 
-LINKS = [{"name": "bernoulli", "prob": {"name": "two_groups", "p0": 0.2, "p1": 0.8}}, {"name": "markov", "prob": 0.4, "memory": 0.5}]
+LINKS = [
+    {"name": "bernoulli", "prob": {"name": "two_groups", "p0": 0.2, "p1": 0.8}},
+    {"name": "markov", "prob": 0.4, "memory": 0.5},
+]
 
 
 def experiment(**changes) -> Experiment:

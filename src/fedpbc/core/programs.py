@@ -16,6 +16,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from fedpbc.core.engine import CAPACITY, Counts, Inputs, Plan, advance, initial
 from fedpbc.core.local import DEVICES
+from fedpbc.core.memory import require_program
 from fedpbc.core.types import Array, Models
 
 MAX_PROGRAMS = 128
@@ -71,7 +72,10 @@ class Programs:
         number, flag = shaped(np.int32(0)), shaped(np.bool_(False))
         carry = jax.tree.map(shaped, jax.eval_shape(initial, inputs))
         start = jax.jit(initial, out_shardings=sharding).lower(inputs).compile()
-        return start, jax.jit(following, donate_argnums=1).lower(inputs, carry, number, number, flag).compile()
+        rounds = jax.jit(following, donate_argnums=1).lower(inputs, carry, number, number, flag).compile()
+        shared = sum(leaf.nbytes for leaf in jax.tree.leaves(inputs))
+        require_program(rounds, shared, inputs.problem.num_clients, list(self.mesh(plan).devices))
+        return start, rounds
 
     def mesh(self, plan: Plan) -> Mesh:
         """The devices a plan shares."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from heapq import heapify, heapreplace
 from typing import Annotated
 
 import numpy as np
@@ -64,8 +65,7 @@ def dirichlet(
             if not np.all(np.isfinite(share)):  # all underflowed: one client has them all
                 share = np.eye(num_clients)[rng.integers(num_clients)]
             cuts = np.floor(np.cumsum(share)[:-1] * len(rows)).astype(np.int64)
-            for i, part in enumerate(np.split(rows, cuts)):
-                client[part] = i
+            client[rows] = np.repeat(np.arange(num_clients), np.diff(cuts, prepend=0, append=len(rows)))
         return _fill_up(client, num_clients, min_samples, rng)
 
     return Partition(num_clients, assign)
@@ -90,8 +90,8 @@ def shards(
         order = rng.permutation(n)
         order = order[np.argsort(labels[order], kind="stable")]
         owner = rng.permutation(count) % num_clients
-        for shard, rows in enumerate(np.array_split(order, count)):
-            client[rows] = owner[shard]
+        each, more = divmod(n, count)
+        client[order] = np.repeat(owner, each + (np.arange(count) < more))
         return client
 
     return Partition(num_clients, assign)
@@ -103,14 +103,24 @@ def _require(n: int, num_clients: int, each: int = 1) -> None:
 
 
 def _fill_up(client: np.ndarray, num_clients: int, least: int, rng: np.random.Generator) -> np.ndarray:
+    """Samples of the richest, the first of equals, one at a time, until everybody has ``least``; changes ``client``."""
     sizes = np.bincount(client, minlength=num_clients)
-    for poor in np.flatnonzero(sizes < least):
-        while sizes[poor] < least:
-            rich = int(np.argmax(sizes))
-            row = rng.choice(np.flatnonzero(client == rich))
-            client[row] = poor
-            sizes[rich] -= 1
-            sizes[poor] += 1
+    poor = np.flatnonzero(sizes < least).tolist()
+    if not poor:
+        return client
+    order = np.argsort(client, kind="stable")
+    starts = np.cumsum(sizes) - sizes
+    queue = [(-size, i) for i, size in enumerate(sizes.tolist()) if size > least]
+    heapify(queue)
+    held: dict[int, list[int]] = {}
+    for receiver in poor:
+        for _ in range(least - int(sizes[receiver])):
+            size, rich = queue[0]
+            if rich not in held:
+                held[rich] = order[starts[rich] : starts[rich] + sizes[rich]].tolist()
+            row = held[rich].pop(int(rng.integers(len(held[rich]))))
+            client[row] = receiver
+            heapreplace(queue, (size + 1, rich))
     return client
 
 

@@ -17,6 +17,7 @@ from fedpbc.models import ModelOption, logistic
 from fedpbc.models.model import Model
 from fedpbc.problems.loss import dataset, initial, objective_problem
 from fedpbc.problems.objective import LOSS, PerSample
+from fedpbc.problems.samples import pieces
 
 ACCURACY = Measure("accuracy", better="higher")
 
@@ -71,8 +72,11 @@ def classification(
 
 def label_counts(client: np.ndarray, labels: np.ndarray, num_clients: int, num_classes: int) -> np.ndarray:
     """How many samples of each class a client has, int[m, classes]."""
-    cell = client * num_classes + labels.astype(np.int64)
-    return np.bincount(cell, minlength=num_clients * num_classes).reshape(num_clients, num_classes)
+    counts = np.zeros(num_clients * num_classes, np.int64)
+    for piece in pieces(len(labels)):
+        cell = client[piece] * num_classes + labels[piece].astype(np.int64)
+        counts += np.bincount(cell, minlength=len(counts))
+    return counts.reshape(num_clients, num_classes)
 
 
 @cache

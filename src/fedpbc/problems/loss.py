@@ -10,7 +10,7 @@ import numpy as np
 
 from fedpbc.core.flat import Flat
 from fedpbc.core.lazy import jax, jnp
-from fedpbc.core.memory import require_memory
+from fedpbc.core.memory import PROGRAM_BYTES, STATES, require_memory, total_memory
 from fedpbc.core.schema import Context, bind, component
 from fedpbc.core.types import Measure, Problem
 from fedpbc.data.arrays import DataOption, Dataset
@@ -148,9 +148,16 @@ def objective_problem(
     ``of_outputs``: the loss as a function of the outputs of ``model`` and the targets.
     """
     flat, dtype = Flat.of(params), np.dtype(context.dtype)
-    rows = sum(leaf.size for leaf in jax.tree.leaves(data.train)) * dtype.itemsize
-    models = data.num_clients * flat.size * dtype.itemsize * 6
-    require_memory("data", f"{data.num_clients:,} clients", 2 * rows + models, f"models of {flat.size:,} parameters")
+    rows = sum(_stored_bytes(leaf, dtype) for leaf in jax.tree.leaves((data.train, data.test)))
+    state, fixed = flat.size * dtype.itemsize * STATES, PROGRAM_BYTES + rows
+    most = (total_memory() - fixed) // state
+    require_memory(
+        "data",
+        f"{data.num_clients:,} clients",
+        fixed + data.num_clients * state,
+        f"samples and models of {flat.size:,} parameters",
+        would_fit=f"models of {most:,} clients" if most > 0 else None,
+    )
     block = block_of(data.train)
     most_train, most_test = data.most or (0, 0)
     train = in_order(data.train, data.client, data.num_clients, block, dtype, most_train)
@@ -173,6 +180,12 @@ def objective_problem(
     return problem_of(
         objective, train, test, init, measures, traits or {}, by_samples, _work(loss, tree, example, flat.size)
     )
+
+
+def _stored_bytes(array: np.ndarray, dtype: np.dtype) -> int:
+    """Beside the array as it was given: in order of clients, with two weights a sample."""
+    itemsize = dtype.itemsize if array.dtype.kind == "f" else min(array.dtype.itemsize, 4)
+    return int(array.size) * itemsize + 2 * len(array) * dtype.itemsize
 
 
 def _work(loss: PerSample, tree: Any, example: Any, size: int) -> float:

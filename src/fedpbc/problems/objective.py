@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,6 +26,27 @@ PerSample = Callable[[Any, Any], Array]
 
 LOSS = Measure("loss")
 GRAD_NORM = Measure("gradient norm of F", scale="log")
+
+
+class Source(NamedTuple):
+    """Where samples come from: module-level functions, so that equal sources share programs."""
+
+    draw: Callable[[Any, Array, Array, int], Any]
+    """``draw(params, client, key, batch_size) -> samples`` of one client, uniform with replacement."""
+    block: Callable[[Any, str, Array, int], dict[str, Any]]
+    """``block(params, "train" or "test", block, size)``: ``data`` of so many samples, and a weight [size] by name."""
+
+
+def _draw_stored(params: dict[str, Any], client: Array, key: Array, batch_size: int) -> Any:
+    rows = draw_rows(key, params["offsets"][client], params["sizes"][client], batch_size)
+    return jax.tree.map(lambda a: a[rows], params["train"]["data"])
+
+
+def _block_stored(params: dict[str, Any], part: str, block: Array, size: int) -> dict[str, Any]:
+    return block_rows(params[part], block, size)
+
+
+STORED = Source(_draw_stored, _block_stored)
 
 
 @dataclass(frozen=True)
@@ -50,6 +71,7 @@ class Objective:
     """Models are evaluated one after the other, not side by side."""
     blocks: tuple[int, int] = (2048, 256)
     """How many training and test samples are evaluated at once."""
+    source: Source = STORED
 
 
 def problem_of(
@@ -77,24 +99,58 @@ def problem_of(
     if test is not None:
         params["test"] = weighted(test, dtype)
         blocks = max(blocks, test.rows // objective.blocks[1])
-    used = [
-        -(-int(part.sizes.sum()) // size) for part, size in zip((train, test), objective.blocks, strict=True) if part
-    ]
-    params["blocks"] = np.int32(max(used))
+    params["blocks"] = blocks_of(objective, *(part.sizes for part in (train, test) if part is not None))
     if by_samples:
         params["train"]["by_client"] = params["train"]["pooled"]
-        params["scale"] = (train.sizes / train.sizes.mean()).astype(dtype)
+    return problem_from(
+        objective,
+        params,
+        train.sizes,
+        blocks,
+        init,
+        measures,
+        traits,
+        by_samples,
+        work,
+        owned=test is not None and test.owned,
+    )
+
+
+def blocks_of(objective: Objective, *sizes: np.ndarray) -> np.ndarray:
+    """Blocks that hold samples, int32: seeds share a program, and have unlike numbers of samples."""
+    return np.asarray(max(-(-int(n.sum()) // size) for n, size in zip(sizes, objective.blocks, strict=False)), np.int32)
+
+
+def problem_from(
+    objective: Objective,
+    params: dict[str, Any],
+    sizes: np.ndarray,
+    num_blocks: int,
+    init: np.ndarray,
+    measures: Mapping[str, Measure],
+    traits: Mapping[str, np.ndarray],
+    by_samples: bool,
+    work: float = 0.0,
+    *,
+    owned: bool,
+) -> Problem:
+    """The problem of an objective whose source reads ``params``; sizes int[m] are of the training samples.
+
+    ``params`` holds "blocks" (``blocks_of``), and "test" where there are test samples; ``owned``: they are of clients.
+    """
+    if by_samples:
+        params["scale"] = (sizes / sizes.mean()).astype(init.dtype)
     return Problem(
         params=params,
-        num_clients=len(train.sizes),
+        num_clients=len(sizes),
         init=init,
-        sample=_scaled_sample if by_samples else _sample,
+        sample=_sample_of(objective.source, by_samples),
         gradient=_gradient_of(objective),
-        num_blocks=blocks,
+        num_blocks=num_blocks,
         block_sums=_block_sums_of(objective),
         metrics=_metrics,
-        client_traits={"num_samples": train.sizes.astype(np.float64), **traits},
-        measures=_named(objective, params, measures),
+        client_traits={"num_samples": sizes.astype(np.float64), **traits},
+        measures=_named(objective, "test" in params, owned, measures),
         several=linear_steps(objective.flat, objective.linear, objective.of_outputs)
         if objective.linear is not None and objective.of_outputs is not None
         else None,
@@ -103,17 +159,17 @@ def problem_of(
     )
 
 
-def _named(objective: Objective, params: dict[str, Any], measures: Mapping[str, Measure]) -> dict[str, Measure]:
+def _named(objective: Objective, tested: bool, owned: bool, measures: Mapping[str, Measure]) -> dict[str, Measure]:
     """The measure of each name that ``_metrics`` gives."""
     found = {"grad_norm": GRAD_NORM} if objective.grad_norm else {}
-    for part, names in (("train", objective.train), ("test", objective.test if "test" in params else ())):
+    for part, names in (("train", objective.train), ("test", objective.test if tested else ())):
         for name in names:
             measure = measures.get(name, Measure(name.replace("_", " ")))
             main = _variant(
                 measure, part, shown=(part == "test" and name != "loss") or (part, name) == ("train", "loss")
             )
             found[f"{part}_{name}"] = main
-            if part == "test" and "by_client" in params["test"]:
+            if part == "test" and owned:
                 found[f"{part}_{name}_by_client"] = _variant(measure, part, ", mean over clients")
             if part == "train" and objective.pooled_train:
                 found[f"{part}_{name}_pooled"] = _variant(measure, part, ", over all samples")
@@ -124,14 +180,14 @@ def _variant(measure: Measure, part: str, rest: str = "", shown: bool = False) -
     return Measure(f"{part} {measure.title}{rest}", measure.unit, measure.scale, measure.better, shown)
 
 
-def _sample(params: dict[str, Any], client: Array, key: Array, batch_size: int) -> tuple[Any, None]:
-    rows = draw_rows(key, params["offsets"][client], params["sizes"][client], batch_size)
-    return jax.tree.map(lambda a: a[rows], params["train"]["data"]), None
+@cache
+def _sample_of(source: Source, scaled: bool) -> Any:
+    """(samples, None), or (samples, m a_i); the same function for equal arguments."""
 
+    def sample(params: dict[str, Any], client: Array, key: Array, batch_size: int) -> tuple[Any, Array | None]:
+        return source.draw(params, client, key, batch_size), params["scale"][client] if scaled else None
 
-def _scaled_sample(params: dict[str, Any], client: Array, key: Array, batch_size: int) -> tuple[Any, Array]:
-    """The samples, and m a_i."""
-    return _sample(params, client, key, batch_size)[0], params["scale"][client]
+    return sample
 
 
 @cache
@@ -187,7 +243,7 @@ def _block_sums_of(objective: Objective) -> Any:
     def block_sums(params: dict[str, Any], models: Array, block: Array) -> dict[str, Array]:
         """Weighted sums over one block of the training set and one of the test set, of models [k, d]."""
         sizes = dict(zip(("train", "test"), objective.blocks, strict=True))
-        rows = {part: block_rows(params[part], block, sizes[part]) for part in sizes if part in params}
+        rows = {part: objective.source.block(params, part, block, sizes[part]) for part in sizes if part in params}
 
         def sums(models: Array) -> dict[str, Array]:
             if not objective.one_by_one:
@@ -198,7 +254,7 @@ def _block_sums_of(objective: Objective) -> Any:
         def nothing(models: Array) -> dict[str, Array]:
             return jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), jax.eval_shape(sums, models))
 
-        return jax.lax.cond(block < params["blocks"], sums, nothing, models)  # seeds have unlike numbers of samples
+        return jax.lax.cond(block < params["blocks"], sums, nothing, models)
 
     return block_sums
 

@@ -8,11 +8,12 @@ from typing import Annotated, Any
 import numpy as np
 
 from fedpbc.core.lazy import jnp
-from fedpbc.core.memory import require_memory
+from fedpbc.core.memory import PROGRAM_BYTES, STATES, require_memory
 from fedpbc.core.schema import Context, PositiveInt, Range, component
 from fedpbc.core.types import Array, Measure, Problem
 from fedpbc.errors import BadOption
 from fedpbc.io.arrays import read_matrix
+from fedpbc.problems.samples import aligned_zeros, pieces
 
 
 @component
@@ -36,22 +37,28 @@ def quadratic(
         if u.ndim != 2:
             raise BadOption("centers", centers, f"must be a matrix, one row per client, has shape {u.shape}")
     else:
-        itemsize = np.dtype(context.dtype).itemsize
-        what = f"{num_clients:,} models of dimension {dim:,}"
-        option, value = ("num_clients", num_clients) if num_clients >= dim else ("dim", dim)
-        require_memory(option, value, num_clients * dim * (24 + 4 * itemsize), what)
-        noise = context.rng("quadratic centers").standard_normal((num_clients, dim))
-        u = np.arange(1, num_clients + 1)[:, None] + 0.1 * noise
+        _require(num_clients, dim, np.dtype(context.dtype).itemsize, condition > 1)
+        u = aligned_zeros((num_clients, dim), np.dtype(np.float64))
+        context.rng("quadratic centers").standard_normal(out=u)
+        u *= 0.1
+        u += np.arange(1, num_clients + 1)[:, None]
     curved = condition > 1
-    h = condition ** -context.rng("quadratic curvatures").random(u.shape) if curved else np.ones((1, u.shape[1]))
-    curvature = h.mean(axis=0)
-    minimiser = np.mean(h * u, axis=0) / curvature
-    spread = 0.5 * np.mean(np.sum(h * (u - minimiser) ** 2, axis=1))
-    params = {"centers": u, "mean": minimiser, "spread": spread}
+    params: dict[str, Any] = {"centers": u}
     if curved:
-        params |= {"curvatures": h, "curvature": curvature}
+        h = aligned_zeros(u.shape, np.dtype(np.float64))
+        context.rng("quadratic curvatures").random(out=h)
+        np.power(condition, np.negative(h, out=h), out=h)
+        params["curvatures"], params["curvature"] = h, h.mean(axis=0)
+        params["mean"] = np.mean(h * u, axis=0) / params["curvature"]
+    else:
+        params["mean"] = u.mean(axis=0)
+    losses = np.empty(len(u))
+    for rows in pieces(*u.shape):
+        squares = (u[rows] - params["mean"]) ** 2
+        losses[rows] = np.sum(h[rows] * squares if curved else squares, axis=1)
+    params["spread"] = 0.5 * np.mean(losses)
     return Problem(
-        params={name: np.asarray(value, context.dtype) for name, value in params.items()},
+        params={name: _stored(value, context.dtype) for name, value in params.items()},
         num_clients=len(u),
         init=np.zeros(u.shape[1], context.dtype),
         sample=_curved_sample if curved else _sample,
@@ -68,6 +75,26 @@ def quadratic(
         work=3.0 * u.shape[1],
         unroll=6,
     )
+
+
+def _require(num_clients: int, dim: int, itemsize: int, curved: bool) -> None:
+    """Centres are drawn in float64 and then stored in the run's precision, beside which a run holds states."""
+    arrays = 2 if curved else 1
+    build = 8 * (arrays + curved) + (arrays * itemsize if itemsize < 8 else 0)
+    num_bytes = PROGRAM_BYTES + num_clients * dim * max(build, (arrays + STATES) * itemsize)
+    option, value = ("num_clients", num_clients) if num_clients >= dim else ("dim", dim)
+    what = f"{num_clients:,} models of dimension {dim:,}"
+    require_memory(option, value, num_bytes, what, PROGRAM_BYTES)
+
+
+def _stored(value: Any, dtype: Any) -> np.ndarray:
+    """In the run's precision, where JAX uses it as it is."""
+    array = np.asarray(value)
+    if array.dtype == dtype:
+        return array
+    stored = aligned_zeros(array.shape, np.dtype(dtype))
+    stored[...] = array
+    return stored
 
 
 def _sample(params: dict[str, Array], client: Array, key: Array, batch_size: int) -> Array:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from fedpbc.core.lazy import jax, jnp
+from fedpbc.core.options import INT_MAX
 from fedpbc.core.types import Array
 from fedpbc.errors import ConfigError
 
@@ -20,11 +22,14 @@ def aligned_zeros(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
 
 
 def offsets_of(sizes: np.ndarray) -> np.ndarray:
-    """First row of each client, int32[m]. Raises ConfigError when a client has no sample."""
+    """First row of each client, int32[m]. Raises ConfigError when a client has no sample, or all have 2^31 and more."""
     if len(sizes) == 0 or int(sizes.min()) < 1:
         client = int(np.argmin(sizes)) if len(sizes) else 0
         raise ConfigError(f"client {client} has no training sample: every client needs at least one")
-    return np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(np.int32)
+    ends = np.cumsum(sizes, dtype=np.int64)
+    if ends[-1] > INT_MAX:
+        raise ConfigError(f"{ends[-1]:,} training samples: at most {INT_MAX:,} can be counted")
+    return np.concatenate([[0], ends[:-1]]).astype(np.int32)
 
 
 def draw_rows(key: Array, offset: Array, size: Array, batch_size: int) -> Array:
@@ -47,7 +52,7 @@ def multiply_high(a: Array, b: Array) -> Array:
 
 def weights_of(sizes: np.ndarray, dtype: np.dtype) -> np.ndarray:
     """1 / (m n_i) for every sample of client i, [sum n_i]: the mean over the m clients that have any."""
-    return np.repeat(1.0 / (np.count_nonzero(sizes) * np.maximum(sizes, 1)), sizes).astype(dtype)
+    return np.repeat((1.0 / (np.count_nonzero(sizes) * np.maximum(sizes, 1))).astype(dtype), sizes)
 
 
 class Samples(NamedTuple):
@@ -73,20 +78,28 @@ def in_order(data: Any, client: np.ndarray | None, num_clients: int, block: int,
     """
     leaves = jax.tree.leaves(data)
     n = len(leaves[0])
-    order = slice(None) if client is None else np.argsort(client, kind="stable")
+    order = None if client is None else np.argsort(client, kind="stable")
     sizes = np.array([n]) if client is None else np.bincount(client, minlength=num_clients)
     rows = -(-max(n, most, 1) // block) * block
 
     def stored(array: np.ndarray) -> np.ndarray:
         target = _stored_type(array, dtype)
         filled = aligned_zeros((rows, *array.shape[1:]), target)
-        with np.errstate(over="ignore"):
-            filled[:n] = array[order]
-        if target.kind == "f" and target.itemsize < array.dtype.itemsize and not np.all(np.isfinite(filled)):
-            raise ConfigError(f'data: values beyond {target}; scale them, or run with precision = "float64"')
+        narrower = target.kind == "f" and target.itemsize < array.dtype.itemsize
+        for piece in pieces(n, array[:1].size):  # the sorted copy, in its own type, is never held whole
+            with np.errstate(over="ignore"):
+                filled[piece] = array[piece if order is None else order[piece]]
+            if narrower and not np.all(np.isfinite(filled[piece])):
+                raise ConfigError(f'data: values beyond {target}; scale them, or run with precision = "float64"')
         return filled
 
     return Samples(jax.tree.map(stored, data), sizes, client is not None)
+
+
+def pieces(n: int, row: int = 1) -> Iterator[slice]:
+    """Slices over n rows of ``row`` numbers each, about a million numbers at a time."""
+    size = max(1, 2**20 // max(row, 1))
+    return (slice(first, min(first + size, n)) for first in range(0, n, size))
 
 
 def _stored_type(array: np.ndarray, dtype: Any) -> np.dtype:
@@ -108,10 +121,10 @@ def block_of(sample: Any) -> int:
 def weighted(samples: Samples, dtype: Any) -> dict[str, Any]:
     """The samples and their weights 1/(m n_i) (by client) and 1/n (pooled); the filling weighs nothing."""
     rows, total = samples.rows, int(samples.sizes.sum())
-    part = {"data": samples.data, "pooled": np.zeros(rows, dtype)}
+    part = {"data": samples.data, "pooled": aligned_zeros((rows,), dtype)}
     part["pooled"][:total] = 1.0 / max(total, 1)
     if samples.owned:
-        part["by_client"] = np.zeros(rows, dtype)
+        part["by_client"] = aligned_zeros((rows,), dtype)
         part["by_client"][:total] = weights_of(samples.sizes, dtype)
     return part
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 
-from fedpbc.core.memory import require_memory
+from fedpbc.core.memory import require_memory, total_memory
 from fedpbc.core.schema import Component, Context, Fraction, Kind, PositiveInt, Range, component
 from fedpbc.errors import BadOption
 from fedpbc.io.arrays import read_vector
@@ -62,13 +62,23 @@ def zipf(
     else sits at the minimum. Returns [T, m].
     """
     m = context.problem.num_clients
-    require_memory("draws", draws, 16 * context.num_rounds * m, "one Zipf probability per round and client")
+    per_round = 16 * m
+    fits = f"{total_memory() // per_round:,} rounds of {m:,} clients"
+    require_memory(
+        "draws", draws, per_round * context.num_rounds, "one Zipf probability per round and client", would_fit=fits
+    )
     weights = np.arange(1, m + 1, dtype=np.float64) ** -exponent
     beyond = _zeta(exponent) - weights.sum()
     pmf = np.append(weights, max(beyond, 0.0))
-    counts = context.rng("zipf").multinomial(draws, pmf / pmf.sum(), size=context.num_rounds)[:, :m]
-    total = np.maximum(counts.sum(axis=1, keepdims=True), 1)
-    return np.maximum(counts / total, minimum)
+    pmf /= pmf.sum()
+    rng, table = context.rng("zipf"), np.empty((context.num_rounds, m))
+    block = max(1, 2**20 // m)
+    for first in range(0, context.num_rounds, block):  # the counts of all rounds are never held at once
+        prob = table[first : first + block]
+        counts = rng.multinomial(draws, pmf, size=len(prob))[:, :m]
+        np.divide(counts, np.maximum(counts.sum(axis=1, keepdims=True), 1), out=prob)
+        np.maximum(prob, minimum, out=prob)
+    return table
 
 
 def _zeta(a: float) -> float:

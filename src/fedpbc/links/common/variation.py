@@ -176,7 +176,7 @@ Varying = Annotated[Variation | Component[Variation], VARIATIONS]
 
 def compose(context: Context, prob: Prob, varying: Varying | None) -> TimeFunction:
     """p^t, [m], from base probabilities [m] or [T, m] and a variation: see the top of this file."""
-    table = np.atleast_2d(np.asarray(prob)).astype(context.dtype)
+    table = np.atleast_2d(np.asarray(prob)).astype(context.dtype, copy=False)
     return TimeFunction({"table": table, "varying": varying or none.function(context)}, _product)
 
 
