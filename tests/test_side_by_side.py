@@ -122,10 +122,11 @@ def test_the_first_error_ends_all_and_finished_cells_stay(tmp_path):
 
 def test_an_interrupt_reaches_every_worker():
     queue = Queue(experiment().cells(), lambda cell: cell.algorithm.name, 2)
-    left = threading.Event()
+    left, both = threading.Event(), threading.Barrier(2)
 
     def loop(worker: int) -> None:
         cell = queue.take()
+        both.wait(5)
         if worker == 0:
             raise KeyboardInterrupt
         try:
@@ -173,8 +174,8 @@ def test_the_data_of_seeds_that_are_over_are_let_go():
 
 def test_memory_decides_how_many_cells_run_side_by_side(monkeypatch):
     programs = Programs(jax.devices()[:4])
-    state = 6 * 10 * 5 * 4
-    monkeypatch.setattr("fedpbc.runs.runner.total_memory", lambda: 2 * (5 * state))
+    state, data = 6 * 10 * 5 * 4, 10 * 5 * 4 + 100
+    monkeypatch.setattr("fedpbc.runs.runner.total_memory", lambda: 2 * (3 * state + data))
     assert 1 < run(experiment(), programs=programs).manifest["cells_side_by_side"] < 4
     monkeypatch.setattr("fedpbc.runs.runner.total_memory", lambda: 1)
     assert run(experiment(), programs=programs).manifest["cells_side_by_side"] == 1
@@ -186,7 +187,8 @@ def test_metrics_of_the_server_alone_are_the_same_and_nothing_else_is_measured()
     alone = run(e.replace(metrics=["server"]), devices=1)
     for key, cell in both.cells.items():
         rows = alone.cells[key].rows
-        assert set(cell.rows) - set(rows) == {"consensus_distance", "mean_distance", "mean_grad_norm"} & set(cell.rows)
+        gone = set(cell.rows) - set(rows)
+        assert gone == {name for name in cell.rows if name.startswith("mean_")} | {"consensus_distance"}
         for name, values in rows.items():
             np.testing.assert_array_equal(values, cell.rows[name], err_msg=name)
     with pytest.raises(fedpbc.ConfigError, match=r'metrics = .*must hold "server"'):
