@@ -17,10 +17,13 @@ The exit status is 0 when every mutant was caught. Not part of the tests, as it 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import fnmatch
+import json
 import os
 import queue
 import re
+import select
 import shlex
 import shutil
 import signal
@@ -95,6 +98,39 @@ class Outcome:
     seconds: float
 
 
+NURSERY = """
+import importlib, json, os, sys, warnings
+sys.path.insert(0, os.getcwd())
+warnings.simplefilter("ignore")
+for name in sys.argv[1:]:
+    try:
+        importlib.import_module(name)
+    except ImportError:
+        pass
+warnings.resetwarnings()
+import pytest
+for line in sys.stdin:
+    order = json.loads(line)
+    child = os.fork()
+    if not child:
+        os.setsid()
+        output = os.open(order["output"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        for stream, file in ((0, os.open(os.devnull, os.O_RDONLY)), (1, output), (2, output)):
+            os.dup2(file, stream)
+        status = int(pytest.main(order["arguments"]))
+        sys.stdout.flush()
+        os._exit(status)
+    print(child, flush=True)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
+"""A process that has imported what is slow and not ours, and forks for each run of tests."""
+IMPORTED = (
+    "numpy", "scipy.stats", "scipy.special", "scipy.sparse.csgraph", "jax", "jax.numpy", "matplotlib.figure",
+    "matplotlib.backends.backend_agg", "hypothesis.extra.numpy", "pyarrow.parquet", "pandas", "rich.console",
+    "rich.progress", "click", "tomli_w", "flwr.app", "flwr.clientapp", "flwr.serverapp.strategy",
+)  # fmt: skip
+
+
 class Copy:
     """A copy of the tree, in which one mutant at a time is tried."""
 
@@ -106,32 +142,47 @@ class Copy:
                 shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
             else:
                 shutil.copy(ROOT / name, folder)
+        self.nursery = subprocess.Popen(
+            [sys.executable, "-c", NURSERY, *IMPORTED],
+            cwd=folder,
+            env={**os.environ, "PYTHONPATH": str(folder / "src"), "PYTHONHASHSEED": "0"},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            bufsize=0,  # what is heard is waited for with select, which knows of no buffer
+        )
+
+    def close(self) -> None:
+        """End the nursery."""
+        self.nursery.kill()
+        self.nursery.communicate()
 
     def run(self, tests: str) -> Outcome:
         """Run these tests as they are, until the first that fails."""
-        command = [sys.executable, "-m", "pytest", "-x", "--tb=no", "-p", "no:cacheprovider", *shlex.split(tests)]
-        environment = {**os.environ, "PYTHONPATH": str(self.tree / "src"), "PYTHONHASHSEED": "0"}
-        began = time.monotonic()
-        process = subprocess.Popen(
-            [*command, "-r", "fE", "--hypothesis-seed=0"],
-            cwd=self.tree,
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
+        began, file = time.monotonic(), self.tree / "output.txt"
+        plain = ["-x", "--tb=no", "-r", "fE", "-p", "no:cacheprovider", "--assert=plain", "--hypothesis-seed=0"]
+        self._say({"output": str(file), "arguments": [*plain, *shlex.split(tests)]})
+        child, status = int(self._heard()), None
         try:
-            output, _ = process.communicate(timeout=self.limit)
-            status: int | None = process.returncode
-        except subprocess.TimeoutExpired:
-            status, output = None, ""
+            if select.select([self.nursery.stdout], [], [], self.limit)[0]:
+                status = int(self._heard())
         finally:
-            _end(process)
+            _end(child)
+        if status is None:
+            self._heard()
+        output = file.read_text(encoding="utf-8", errors="replace")
         lines = [line for line in output.splitlines() if line.strip()]
-        failed = re.search(r"^(?:FAILED|ERROR) (\S+)", output, re.MULTILINE)
-        said = failed[1] if failed else lines[-1] if lines else f"nothing within {self.limit:g} s"
+        failed = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - |$)", output, re.MULTILINE)
+        said = failed[1] if failed else lines[-1] if lines else ""
+        said = f"nothing within {self.limit:g} s" if status is None else said
         return Outcome(status, said, time.monotonic() - began)
+
+    def _say(self, order: dict[str, object]) -> None:
+        assert self.nursery.stdin is not None
+        self.nursery.stdin.write(json.dumps(order).encode() + b"\n")
+
+    def _heard(self) -> bytes:
+        assert self.nursery.stdout is not None
+        return self.nursery.stdout.readline()
 
     def attempt(self, mutant: Mutant) -> tuple[str, Outcome]:
         """The verdict on a mutant whose tests pass without it."""
@@ -154,13 +205,10 @@ class Copy:
             compiled.unlink()
 
 
-def _end(process: subprocess.Popen[str]) -> None:
-    """End pytest and what it started, which is in its process group."""
-    try:
-        os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return
-    process.wait()
+def _end(leader: int) -> None:
+    """End what a run of tests started and left: all of its process group."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(leader, signal.SIGKILL)
 
 
 def chosen(mutants: list[Mutant], only: list[str], rooms: list[str]) -> list[Mutant]:
@@ -178,9 +226,13 @@ def try_all(mutants: list[Mutant], jobs: int, limit: float, trust: bool = False)
     verdicts: Counter[str] = Counter()
     copies: queue.SimpleQueue[Copy] = queue.SimpleQueue()
     lock = threading.Lock()
-    with tempfile.TemporaryDirectory(prefix="mutants-") as folder, ThreadPoolExecutor(jobs) as pool:
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="mutants-"))
         for i in range(jobs):
-            copies.put(Copy(Path(folder) / str(i), limit))
+            copy = Copy(Path(folder) / str(i), limit)
+            stack.callback(copy.close)
+            copies.put(copy)
+        pool = stack.enter_context(ThreadPoolExecutor(jobs))
 
         def plain(tests: str) -> Outcome:
             copy = copies.get()
