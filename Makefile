@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN = .venv/bin
 
-.PHONY: demo deploy-demo test torch lint docs notebooks results bench clean
+.PHONY: demo deploy-demo test mutants torch lint docs notebooks results bench clean
 
 # Fig. 2 of the paper in full, and a short Fig. 3.
 demo: .venv/.ready
@@ -17,6 +17,10 @@ deploy-demo: .venv/.ready
 
 test: .venv/.ready
 	$(BIN)/python -m pytest -n 2
+
+# Breaks the package in one place after another, in a copy, and shows that a test notices (half an hour on two cores).
+mutants: .venv/.ready
+	$(BIN)/python tests/run_mutants.py -j 2
 
 # PyTorch (CPU is enough) for the tests of examples/pytorch_mnist, which are skipped without it.
 torch: .venv/.ready

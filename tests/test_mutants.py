@@ -24,7 +24,6 @@ def test_every_mutant_applies_once_and_is_another_program():
         changed = mutant.of(text_of(mutant.file))
         assert changed is not None, f"{mutant.name}: its text must be in {mutant.file} exactly once"
         assert changed != text_of(mutant.file), mutant.name
-        compile(changed, mutant.name, "exec")
         assert mutant.why.strip(), mutant.name
 
 
