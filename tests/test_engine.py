@@ -8,6 +8,7 @@ import jax
 import numpy as np
 import pytest
 
+from fedpbc.core import engine
 from fedpbc.core.engine import CAPACITY, Programs
 from fedpbc.experiment.grid import Experiment
 from fedpbc.runs.runner import Grid, run
@@ -133,6 +134,16 @@ def test_the_same_seed_gives_the_same_run_and_another_seed_another(table):
         assert_same(cell, second.cells[key])
     keys = [key for key in first.cells if key.algorithm == "fedpbc"]
     assert not np.array_equal(*(first.cells[key].models["server"] for key in keys))
+
+
+def test_links_and_samples_draw_from_different_keys():
+    """A process may split its key, a client folds its number into that of the samples: which is the same, of one key."""
+    links, samples = engine._keys(np.uint32(3))
+    used = []
+    for t in range(4):
+        of_links, of_samples = jax.random.fold_in(links, t), jax.random.fold_in(samples, t)
+        used += [of_links, *jax.random.split(of_links, 5), *(jax.random.fold_in(of_samples, i) for i in range(5))]
+    assert len({tuple(jax.random.key_data(key).tolist()) for key in used}) == len(used)
 
 
 def test_algorithms_of_a_seed_see_the_same_links(table):
