@@ -113,6 +113,38 @@ def test_rows_are_the_start_every_kth_round_and_the_last(table):
     assert next(iter(result.cells.values())).rows["round"].tolist() == [0, 3]
 
 
+def test_a_row_is_of_its_round(table):
+    """With everybody active and one exact step, the distance to the minimiser falls by 1 - eta in every round."""
+    changes = {
+        "local_steps": 1,
+        "eval_every": 5,
+        "seeds": [0],
+        "links": [{"name": "bernoulli", "prob": 1.0}],
+        "algorithms": [{"name": "fedavg"}],
+    }
+    rows = only_cell(run(Experiment.from_table(table | changes))).rows
+    assert rows["round"].tolist() == [0, 5, 10, 12]
+    np.testing.assert_allclose(rows["server_distance"] / rows["server_distance"][0], 0.9 ** rows["round"], rtol=1e-12)
+    assert rows["num_active"].tolist() == [0, 6, 6, 6]
+
+
+def test_millions_of_client_rounds_are_counted(table):
+    """On the device counts have 32 bits in two parts; 2.4 million client-rounds of 2 steps and 8 bytes."""
+    changes = {
+        "rounds": 1200,
+        "local_steps": 2,
+        "eval_every": 400,
+        "chunk_size": 2000,
+        "seeds": [0],
+        "problem": {"name": "quadratic", "num_clients": 2000, "dim": 1},
+        "links": [{"name": "bernoulli", "prob": 1.0}],
+        "algorithms": [{"name": "fedavg"}],
+    }
+    rows = only_cell(run(Experiment.from_table(table | changes))).rows
+    for name, each in (("gradient_steps", 2), ("bytes_up", 8), ("bytes_down", 8)):
+        assert rows[name].tolist() == [0, 800_000 * each, 1_600_000 * each, 2_400_000 * each], name
+
+
 def test_more_rounds_than_one_block_can_hold(table):
     rounds = CAPACITY + 100
     result = run(Experiment.from_table(table | {"rounds": rounds, "seeds": [0], "algorithms": [{"name": "fedpbc"}]}))
@@ -137,7 +169,7 @@ def test_the_same_seed_gives_the_same_run_and_another_seed_another(table):
 
 
 def test_links_and_samples_draw_from_different_keys():
-    """A process may split its key, a client folds its number into that of the samples: which is the same, of one key."""
+    """A process may split its key, a client folds its number into that of the samples: of one key, the same draws."""
     links, samples = engine._keys(np.uint32(3))
     used = []
     for t in range(4):
