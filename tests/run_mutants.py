@@ -47,6 +47,8 @@ COPIED = (
 )  # fmt: skip
 """What the tests read."""
 CAUGHT, SURVIVED, NOT_THERE, NO_VERDICT = "caught", "SURVIVED", "does not apply", "no verdict"
+MEMORY = 8 << 30
+"""Bytes that the tests of one mutant may take: some mistakes have no end."""
 LONGEST = 300.0
 """Seconds that the tests of one mutant may take; a loaded machine is slow."""
 
@@ -99,7 +101,7 @@ class Outcome:
 
 
 NURSERY = """
-import importlib, json, os, sys, warnings
+import importlib, json, os, resource, sys, warnings
 sys.path.insert(0, os.getcwd())
 warnings.simplefilter("ignore")
 for name in sys.argv[1:]:
@@ -114,6 +116,7 @@ for line in sys.stdin:
     child = os.fork()
     if not child:
         os.setsid()
+        resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
         output = os.open(order["output"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         for stream, file in ((0, os.open(os.devnull, os.O_RDONLY)), (1, output), (2, output)):
             os.dup2(file, stream)
@@ -143,7 +146,7 @@ class Copy:
             else:
                 shutil.copy(ROOT / name, folder)
         self.nursery = subprocess.Popen(
-            [sys.executable, "-c", NURSERY, *IMPORTED],
+            [sys.executable, "-c", NURSERY.replace("MEMORY", str(MEMORY)), *IMPORTED],
             cwd=folder,
             env={**os.environ, "PYTHONPATH": str(folder / "src"), "PYTHONHASHSEED": "0"},
             stdin=subprocess.PIPE,

@@ -128,6 +128,24 @@ def test_a_row_is_of_its_round(table):
     assert rows["num_active"].tolist() == [0, 6, 6, 6]
 
 
+def test_what_is_sent_and_received_is_counted_by_direction(table, tmp_path):
+    """A broadcast goes to whom the server reaches, FedPBC's model to those of them that it heard."""
+    rng = np.random.default_rng(0)
+    up, down = rng.random((12, 6)) < 0.5, rng.random((12, 6)) < 0.6
+    np.save(tmp_path / "up.npy", up)
+    np.save(tmp_path / "down.npy", down)
+    trace = [{"name": "trace", "path": f"{way}.npy"} for way in ("up", "down")]
+    changes = {"seeds": [0], "links": [{"name": "two_way", "up": trace[0], "down": trace[1]}]}
+    result = run(Experiment.from_table(table | changes, tmp_path))
+    model = 4 * 8  # bytes
+    for name, received, computed in (("fedavg", down, up), ("fedpbc", up & down, np.ones_like(up))):
+        (key,) = result.select(algorithm=name)
+        rows = result.cells[key].rows
+        assert rows["bytes_up"][1:].tolist() == (up.sum(axis=1).cumsum() * model).tolist(), name
+        assert rows["bytes_down"][1:].tolist() == (received.sum(axis=1).cumsum() * model).tolist(), name
+        assert rows["gradient_steps"][1:].tolist() == (computed.sum(axis=1).cumsum() * 3).tolist(), name
+
+
 def test_millions_of_client_rounds_are_counted(table):
     """On the device counts have 32 bits in two parts; 2.4 million client-rounds of 2 steps and 8 bytes."""
     changes = {
