@@ -119,6 +119,14 @@ def test_one_seed_has_no_spread():
         assert "pm" not in table
 
 
+def test_costs_are_in_the_units_of_their_headings():
+    """A megabyte is 10^6 bytes; counts are whole."""
+    head, _, row, *_ = ([cell.strip() for cell in line.split("|")] for line in markdown([made()]).splitlines())
+    found = dict(zip(head, row, strict=True))
+    costs = {name: found[name] for name in ("MB up", "MB down", "gradient steps", "empty rounds")}
+    assert costs == {"MB up": "7", "MB down": "8", "gradient steps": "123,456", "empty rounds": "2"}
+
+
 def test_markdown_is_a_table_whatever_the_labels():
     run = made(methods=("a|b", "*c* `d` <e>"), links=("$x$ [y](z)",))
     lines = markdown([run]).splitlines()[:4]

@@ -91,9 +91,19 @@ def test_blocks_may_end_anywhere(tmp_path, active, monkeypatch, block):
 
 
 def test_equal_hashes_do_not_merge_clients():
-    cells = np.array([b"x" * 8 + b"1", b"x" * 8 + b"2", b"y" * 8 + b"1"] * 5)
+    """The first two have one hash: found by choosing the first eight bytes and solving for the rest."""
+
+    def hashed(cell: bytes) -> int:
+        words = [int.from_bytes(cell[k : k + 8].ljust(8, b"\0"), "little") for k in (0, 8)]
+        mixed = words[0] * 0x9E3779B97F4A7C15 % 2**64
+        return ((mixed ^ mixed >> 29) + words[1]) % 2**64
+
+    names = [b"client-a-000001x", rb"gbjhclel(\Vff&YD", b"client-a-000002x", b"client-a"]
+    assert hashed(names[0]) == hashed(names[1])
+    cells = np.array(names * 5)
     values, inverse = csvfile.unique(cells)
     np.testing.assert_array_equal(values[inverse], cells)
+    assert len(values) == 4
 
 
 def test_integer_ids_are_in_numeric_order_and_the_missing_ones_are_named(tmp_path):
