@@ -9,8 +9,8 @@ import pytest
 from scipy.signal import correlate2d
 
 import fedpbc
-from fedpbc.core.flat import Flat
 from fedpbc import models
+from fedpbc.core.flat import Flat
 from fedpbc.core.schema import Context
 from fedpbc.testing import check_problem
 
