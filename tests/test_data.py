@@ -64,6 +64,8 @@ def test_words_as_labels_and_clients():
     assert data.classes.tolist() == ["ant", "cat", "dog"]
     assert data.train[1].tolist() == [{"ant": 0, "cat": 1, "dog": 2}[w] for w in words]
     assert data.test[1].tolist() == [2, 0, 1]
+    some = built(from_arrays(X, words, client=names, test=(X[:2], np.array(["dog", "dog"]))))
+    assert some.test[1].tolist() == [2, 2], "numbers are those of the training labels, whichever are there"
     assert data.client.tolist() == [{"al": 0, "bo": 1, "zoe": 2}[n] for n in names]
     assert data.test_client.tolist() == [1, 0, 2]
     objects = built(from_arrays(X, words.astype(object), client=pd.Series(names, dtype="category")))
