@@ -50,3 +50,14 @@ def test_a_label_does_not_outlive_the_settings_it_was_written_for(table, write_t
     named = load_experiment(path, {"links.0.prob": 0.3, "links.0.label": "a third"})
     assert [link.label for link in named.links] == ["a third", "rare"]
     assert [link.label for link in load_experiment(path, {"rounds": 3}).links] == ["half", "rare"]
+
+
+def test_every_seed_has_data_of_its_own_whatever_stands_beside_it(table):
+    """quadratic centres are drawn from the seed."""
+
+    def centers(experiment, seed):
+        return experiment.problem.build(experiment.context(seed)).params["centers"]
+
+    both, alone = Experiment.from_table(table), Experiment.from_table(table | {"seeds": [1]})
+    np.testing.assert_array_equal(centers(both, 1), centers(alone, 1))
+    assert np.all(centers(both, 0) != centers(both, 1))
