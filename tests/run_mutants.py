@@ -11,7 +11,7 @@ something, and once with it. One line each:
     does not apply    its text is not there exactly once (tests/test_mutants.py says so in every test run)
     no verdict        no test ran to its end, or the tests fail without the mutant too
 
-The exit status is 0 when every mutant was caught. Not part of the tests, as it takes a quarter of an hour.
+The exit status is 0 when every mutant was caught. Not part of the tests, as it takes about half an hour.
 """
 
 from __future__ import annotations
