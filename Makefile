@@ -6,7 +6,7 @@ BIN = $(VENV)/bin
 NEW_ENOUGH = import sys; sys.exit(sys.version_info < (3, 11) and "fedpbc needs Python 3.11 or later; try: make PYTHON=python3.11")
 PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo deploy-demo test torch lint docs notebooks results bench clean
+.PHONY: demo deploy-demo test mutants torch lint docs notebooks results bench clean
 
 # Fig. 2 and Fig. 3 of the paper, with fewer seeds, rows and rounds than `fedpbc run counterexample` and `synthetic`.
 demo: $(VENV)/.simulation
@@ -21,6 +21,10 @@ deploy-demo: $(VENV)/.ready
 
 test: $(VENV)/.ready
 	$(BIN)/python -m pytest -n 2
+
+# Breaks the package in one place after another, in a copy, and shows that a test notices (half an hour on two cores).
+mutants: .venv/.ready
+	$(BIN)/python tests/run_mutants.py -j 2
 
 # PyTorch (CPU is enough) for the tests of examples/pytorch_mnist, which are skipped without it.
 torch: $(VENV)/.ready

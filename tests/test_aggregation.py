@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from fedpbc.core.aggregation import consensus_distance, masked_mean, masked_sum, select
+from fedpbc.core.aggregation import consensus_distance, masked_mean, masked_sum, running_mean, select
 
 SIZES = st.tuples(st.integers(1, 7), st.integers(1, 5))
 VALUES = st.floats(-1e3, 1e3)
@@ -63,5 +63,16 @@ def test_select_broadcasts_one_row_to_everybody():
 
 
 def test_consensus_distance_is_the_mean_squared_distance_to_the_mean():
-    x = np.array([[0.0, 0.0], [2.0, 0.0]])
-    assert consensus_distance(x, x.mean(axis=0)) == pytest.approx(1.0)
+    x = np.array([[0.0, 0.0], [6.0, 8.0]])  # both 5 away from the mean: 25, neither 5 nor the sum of both
+    assert consensus_distance(x, x.mean(axis=0)) == pytest.approx(25.0)
+
+
+def test_models_that_come_one_by_one_are_left_as_they_are():
+    values = [np.array([1.0, 2.0]), np.array([3.0, 8.0]), np.array([5.0, -1.0])]
+    otherwise = np.array([7.0, 7.0])
+    mean = running_mean(iter(values), otherwise)
+    np.testing.assert_array_equal(mean, [3.0, 3.0])
+    np.testing.assert_array_equal(values, [[1, 2], [3, 8], [5, -1]])
+    nobody = running_mean(iter([]), otherwise)
+    nobody += 1
+    np.testing.assert_array_equal(otherwise, [7.0, 7.0])

@@ -123,6 +123,11 @@ BY_HAND = {
     "fedawe, clip 1": Three(
         {"name": "fedawe", "clip": 1}, rivals.FedAWE(clip=1), [(1, None), (1, 2), (None, 2)], [1, 2, 4]
     ),
+    # FedAWE, client 1 loses all before t=2. t=0: x = 1, tau = (0, -1). t=2: 0: 1 + (2 - 0)*1 = 3; 1, as if it had been
+    # active in t=1: 0 + (2 - 1)*2 = 2: x = 5/2. (With its old clock 0 + (2 - (-1))*2 = 6, and x = 9/2.)
+    "fedawe, lost": Three(
+        {"name": "fedawe"}, rivals.FedAWE(), [(1, None), (None, None), (1, 2)], [1, 1, 2.5], lost=(2, 1)
+    ),
     # Amplified FedAvg, P = 2, gamma = 3, x_t0 = 0. t=0: x = 1. t=1: update first, 1 + 1 = 2, then 0 + 3*(2 - 0) = 6,
     # which is the new x_t0. t=2: 6 + 2 = 8. (Amplified first, t=1 would give 3*1 + 1 = 4.)
     "amplified": Three(
@@ -214,6 +219,14 @@ def test_three_rounds_by_hand(case):
         lost={lost[0]: {lost[1]}} if lost else None,
     )
     np.testing.assert_allclose([s.server[0] for s in states[1:]], [float(x) for x in servers], rtol=1e-14)
+
+
+def test_f3asts_ties_go_round():
+    """Of equal rates the smaller (i - t) mod m comes first: in round t clients t and t + 1."""
+    params, everybody = {"slots": np.int32(2), "beta": np.float64(0.1)}, Link(np.ones(5, bool), np.ones(5))
+    for t in range(7):
+        _, used = rated(params, first_rates(params, 5, np.float64), everybody, t)
+        assert np.flatnonzero(used).tolist() == sorted([t % 5, (t + 1) % 5])
 
 
 def test_f3asts_weights_are_bounded_after_a_long_absence():

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-
 import numpy as np
 import pytest
 
@@ -225,7 +223,10 @@ def test_an_unknown_metric_is_named_with_what_there_is(table):
         run(Experiment.from_table(table), callbacks=[EarlyStop("server_distanse", patience=3)])
 
 
-def test_each_cell_is_judged_by_itself(table):
-    """A new cell of the same labels (another run) starts anew too."""
-    stop, pairs = EarlyStop("x", patience=3), itertools.product(range(2), range(3))
-    assert not any(stop.on_rows("cell", {"round": np.array([t]), "x": np.array([5.0 + n])}) for n, t in pairs)
+def test_each_cell_is_judged_by_itself():
+    """A new cell, of the same labels too (another run), starts anew: it gets better, from a worse start."""
+    for second in ("cell", "other"):
+        stop = EarlyStop("x", patience=3)
+        for cell, values in (("cell", [1.0, 0.5]), (second, [9.0, 8.0, 7.0, 6.0, 5.0])):
+            rows = [{"round": np.array([t]), "x": np.array([x])} for t, x in enumerate(values)]
+            assert not any(stop.on_rows(cell, row) for row in rows)

@@ -64,6 +64,8 @@ def test_words_as_labels_and_clients():
     assert data.classes.tolist() == ["ant", "cat", "dog"]
     assert data.train[1].tolist() == [{"ant": 0, "cat": 1, "dog": 2}[w] for w in words]
     assert data.test[1].tolist() == [2, 0, 1]
+    some = built(from_arrays(X, words, client=names, test=(X[:2], np.array(["dog", "dog"]))))
+    assert some.test[1].tolist() == [2, 2], "numbers are those of the training labels, whichever are there"
     assert data.client.tolist() == [{"al": 0, "bo": 1, "zoe": 2}[n] for n in names]
     assert data.test_client.tolist() == [1, 0, 2]
     objects = built(from_arrays(X, words.astype(object), client=pd.Series(names, dtype="category")))
@@ -249,6 +251,17 @@ def test_shards_are_runs_of_the_sorted_labels():
     assert np.all(counts.sum(axis=1) == 10)
 
 
+def test_shards_are_dealt_at_random():
+    """Of 10 shards two go to client 0: they are 5 apart in one of 9 seeds, as any other pair."""
+    labels = np.arange(10)
+    apart = []
+    for seed in range(400):
+        client = partitions.shards.function(context(seed), num_clients=5).assign(labels, 10)
+        first, second = np.flatnonzero(client == 0)
+        apart.append(second - first == 5)
+    assert abs(np.mean(apart) - 1 / 9) < 4.5 * np.sqrt(8 / 81 / 400)
+
+
 def test_dirichlet_is_concentrated_for_small_alpha_and_even_for_large():
     """The share of a client in a label has mean 1/m and variance (1/m)(1 - 1/m)/(m alpha + 1)."""
     m, labels = 10, np.repeat(np.arange(50), 400)
@@ -257,6 +270,18 @@ def test_dirichlet_is_concentrated_for_small_alpha_and_even_for_large():
         shares = np.stack([np.bincount(client[labels == k], minlength=m) / 400 for k in range(50)])
         expected = (1 / m) * (1 - 1 / m) / (m * alpha + 1)
         assert shares.var() == pytest.approx(expected, rel=0.25)
+
+
+def test_what_is_drawn_for_one_purpose_says_nothing_of_another():
+    """Else who has which data would depend on who is far away, and a partition on the first weights."""
+    context = Context(3, np.dtype(np.float64), 1)
+    first, second, other = (
+        context.rng("partition").random(1000), context.rng("fading distances").random(1000),
+        context.rng("partition", 4).random(1000),
+    )  # fmt: skip
+    np.testing.assert_array_equal(first, context.rng("partition", 3).random(1000))
+    for drawn in (second, other):
+        assert abs(np.corrcoef(first, drawn)[0, 1]) < 4.5 / np.sqrt(1000)
 
 
 def test_the_seed_of_a_partition_fixes_it_for_all_runs():

@@ -8,6 +8,7 @@ import jax
 import numpy as np
 import pytest
 
+from fedpbc.core import engine
 from fedpbc.core.engine import CAPACITY
 from fedpbc.core.programs import Programs
 from fedpbc.experiment.grid import Experiment
@@ -72,7 +73,8 @@ def test_a_process_keeps_only_so_many_programs(table, monkeypatch):
 
 def test_quadratic_is_bit_identical_over_devices_too(table):
     experiment = Experiment.from_table(table | {"chunk_size": 2, "seeds": [0], "algorithms": [{"name": "fedpbc"}]})
-    assert_same(only_cell(run(experiment, devices=1)), only_cell(run(experiment, devices=3)))
+    for devices in (2, 3):  # three chunks of clients: shared unevenly, and one each
+        assert_same(only_cell(run(experiment, devices=1)), only_cell(run(experiment, devices=devices)))
 
 
 def test_chunk_sizes_share_samples_and_links_and_differ_by_rounding_only():
@@ -112,6 +114,56 @@ def test_rows_are_the_start_every_kth_round_and_the_last(table):
     assert next(iter(result.cells.values())).rows["round"].tolist() == [0, 3]
 
 
+def test_a_row_is_of_its_round(table):
+    """With everybody active and one exact step, the distance to the minimiser falls by 1 - eta in every round."""
+    changes = {
+        "local_steps": 1,
+        "eval_every": 5,
+        "seeds": [0],
+        "links": [{"name": "bernoulli", "prob": 1.0}],
+        "algorithms": [{"name": "fedavg"}],
+    }
+    rows = only_cell(run(Experiment.from_table(table | changes))).rows
+    assert rows["round"].tolist() == [0, 5, 10, 12]
+    np.testing.assert_allclose(rows["server_distance"] / rows["server_distance"][0], 0.9 ** rows["round"], rtol=1e-12)
+    assert rows["num_active"].tolist() == [0, 6, 6, 6]
+
+
+def test_what_is_sent_and_received_is_counted_by_direction(table, tmp_path):
+    """A broadcast goes to whom the server reaches, FedPBC's model to those of them that it heard."""
+    rng = np.random.default_rng(0)
+    up, down = rng.random((12, 6)) < 0.5, rng.random((12, 6)) < 0.6
+    np.save(tmp_path / "up.npy", up)
+    np.save(tmp_path / "down.npy", down)
+    trace = [{"name": "trace", "path": f"{way}.npy"} for way in ("up", "down")]
+    changes = {"seeds": [0], "links": [{"name": "two_way", "up": trace[0], "down": trace[1]}]}
+    result = run(Experiment.from_table(table | changes, tmp_path))
+    model = 4 * 8  # bytes
+    for name, received, computed in (("fedavg", down, up), ("fedpbc", up & down, np.ones_like(up))):
+        (key,) = result.select(algorithm=name)
+        rows = result.cells[key].rows
+        assert rows["bytes_up"][1:].tolist() == (up.sum(axis=1).cumsum() * model).tolist(), name
+        assert rows["bytes_down"][1:].tolist() == (received.sum(axis=1).cumsum() * model).tolist(), name
+        assert rows["gradient_steps"][1:].tolist() == (computed.sum(axis=1).cumsum() * 3).tolist(), name
+
+
+def test_millions_of_client_rounds_are_counted(table):
+    """On the device counts have 32 bits in two parts; 2.4 million client-rounds of 2 steps and 8 bytes."""
+    changes = {
+        "rounds": 1200,
+        "local_steps": 2,
+        "eval_every": 400,
+        "chunk_size": 2000,
+        "seeds": [0],
+        "problem": {"name": "quadratic", "num_clients": 2000, "dim": 1},
+        "links": [{"name": "bernoulli", "prob": 1.0}],
+        "algorithms": [{"name": "fedavg"}],
+    }
+    rows = only_cell(run(Experiment.from_table(table | changes))).rows
+    for name, each in (("gradient_steps", 2), ("bytes_up", 8), ("bytes_down", 8)):
+        assert rows[name].tolist() == [0, 800_000 * each, 1_600_000 * each, 2_400_000 * each], name
+
+
 def test_more_rounds_than_one_block_can_hold(table):
     rounds = CAPACITY + 100
     result = run(Experiment.from_table(table | {"rounds": rounds, "seeds": [0], "algorithms": [{"name": "fedpbc"}]}))
@@ -133,6 +185,16 @@ def test_the_same_seed_gives_the_same_run_and_another_seed_another(table):
         assert_same(cell, second.cells[key])
     keys = [key for key in first.cells if key.algorithm == "fedpbc"]
     assert not np.array_equal(*(first.cells[key].models["server"] for key in keys))
+
+
+def test_links_and_samples_draw_from_different_keys():
+    """A process may split its key, a client folds its number into that of the samples: of one key, the same draws."""
+    links, samples = engine._keys(np.uint32(3))
+    used = []
+    for t in range(4):
+        of_links, of_samples = jax.random.fold_in(links, t), jax.random.fold_in(samples, t)
+        used += [of_links, *jax.random.split(of_links, 5), *(jax.random.fold_in(of_samples, i) for i in range(5))]
+    assert len({tuple(jax.random.key_data(key).tolist()) for key in used}) == len(used)
 
 
 def test_algorithms_of_a_seed_see_the_same_links(table):

@@ -8,6 +8,7 @@ import tomli_w
 
 import fedpbc
 from fedpbc.experiment.grid import Experiment
+from fedpbc.experiment.load import load_experiment
 
 
 @pytest.mark.parametrize("name", ["classification", "regression"])
@@ -36,3 +37,27 @@ def test_a_label_of_a_sweep_says_a_value_that_is_the_default_too(table):
 def test_a_figure_shows_itself_in_a_notebook_without_pyplot(table):
     figure = fedpbc.run(Experiment.from_table({**table, "rounds": 2, "seeds": [0]})).plot()
     assert figure._repr_png_().startswith(b"\x89PNG")
+
+
+def test_a_label_does_not_outlive_the_settings_it_was_written_for(table, write_toml):
+    links = [{"label": "half", "name": "bernoulli", "prob": 0.5}, {"label": "rare", "name": "bernoulli", "prob": 0.1}]
+    path = write_toml(table | {"links": links})
+    changed = load_experiment(path, {"links[0].prob": 0.3})
+    assert [link.options["prob"].options["value"] for link in changed.links] == [0.3, 0.1]
+    assert "half" not in changed.links[0].label
+    assert "0.3" in changed.links[0].label
+    assert changed.links[1].label == "rare"
+    named = load_experiment(path, {"links.0.prob": 0.3, "links.0.label": "a third"})
+    assert [link.label for link in named.links] == ["a third", "rare"]
+    assert [link.label for link in load_experiment(path, {"rounds": 3}).links] == ["half", "rare"]
+
+
+def test_every_seed_has_data_of_its_own_whatever_stands_beside_it(table):
+    """quadratic centres are drawn from the seed."""
+
+    def centers(experiment, seed):
+        return experiment.problem.build(experiment.context(seed)).params["centers"]
+
+    both, alone = Experiment.from_table(table), Experiment.from_table(table | {"seeds": [1]})
+    np.testing.assert_array_equal(centers(both, 1), centers(alone, 1))
+    assert np.all(centers(both, 0) != centers(both, 1))

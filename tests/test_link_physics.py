@@ -157,10 +157,13 @@ def test_the_orbit_at_500_km_is_the_textbook_one():
     assert orbit(35_786, 10)[0] / 3600 == pytest.approx(23.93, abs=0.01)
 
 
-def test_satellites_pass_for_their_time_once_an_orbit():
+@pytest.mark.parametrize("satellites", [1, 5])
+def test_satellites_pass_for_their_time_once_an_orbit(satellites):
+    """One after another: five of them as often as one on an orbit of a fifth of the time."""
     m, rounds = 40, 30_000
-    period, longest = orbit(500, 10)
-    active, prob = run_links(leo.function(context(m), round_seconds=10.0), rounds)
+    whole, longest = orbit(500, 10)
+    period = whole / satellites
+    active, prob = run_links(leo.function(context(m), satellites=satellites, round_seconds=10.0), rounds)
     np.testing.assert_allclose(prob, longest / period, rtol=1e-6)
     rises = np.diff(active.astype(int), axis=0) == 1
     falls = np.diff(active.astype(int), axis=0) == -1

@@ -299,6 +299,18 @@ def test_a_function_that_does_not_fit_is_one_clear_line(change, message):
     assert "\n" not in str(caught.value)
 
 
+def test_several_targets_stay_with_their_outputs():
+    """At W = 0, b = 0 the gradient of the mean of 1/2 ||W x + b - y||^2 is -(1/n) sum y [x, 1]^T."""
+    rng = np.random.default_rng(0)
+    x, y = rng.standard_normal((6, 2)), rng.standard_normal((6, 3))
+    built = problems.regression(fedpbc.data.from_arrays(x, y, client=np.zeros(6, int))).build(
+        Context(0, np.dtype(np.float32), 1)
+    )
+    gradient = built.gradient(((jnp.asarray(x, "float32"), jnp.asarray(y, "float32")), None), jnp.zeros(9))
+    expected = -y.T @ np.column_stack([x, np.ones(6)]) / 6
+    np.testing.assert_allclose(np.reshape(gradient, (3, 3)), expected, rtol=1e-5)
+
+
 def test_regression_and_classification_are_layers_over_any_loss():
     """The same run as the loss written by hand."""
     line = simulate(problems.regression(DATA))

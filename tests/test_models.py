@@ -10,6 +10,7 @@ from scipy.signal import correlate2d
 
 import fedpbc
 from fedpbc import models
+from fedpbc.core.flat import Flat
 from fedpbc.core.schema import Context
 from fedpbc.testing import check_problem
 
@@ -159,3 +160,14 @@ def test_a_model_that_does_not_fit_is_one_clear_line(model, shape, message):
     with pytest.raises(fedpbc.ConfigError, match=message) as caught:
         fedpbc.problems.classification(data, model=model).build(CONTEXT)
     assert "\n" not in str(caught.value)
+
+
+def test_a_model_as_one_vector_and_back():
+    """Leaf after leaf in the order of the tree, rows of a matrix one after another."""
+    params = {"w": np.arange(6.0).reshape(2, 3), "a": (np.array(7.0), np.array([8.0, 9.0]))}
+    flat = Flat.of(params)
+    x = flat.flatten(params, np.float64)
+    assert x.tolist() == [7, 8, 9, 0, 1, 2, 3, 4, 5]
+    back = flat.tree(x)
+    np.testing.assert_array_equal(back["w"], params["w"])
+    assert [float(back["a"][0]), *back["a"][1].tolist()] == [7, 8, 9]

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from fedpbc.core.local import sum_blocks
 from fedpbc.core.schema import Context
 from fedpbc.errors import BadOption, ConfigError
+from fedpbc.problems.classification import cross_entropy
 from fedpbc.problems.quadratic import quadratic
-from fedpbc.problems.samples import draw_rows, multiply_high, offsets_of, weights_of
+from fedpbc.problems.samples import Samples, block_rows, draw_rows, multiply_high, offsets_of, weighted, weights_of
 from fedpbc.problems.synthetic import synthetic
 
 CONTEXT = Context(0, np.dtype(np.float64), 10, (0,))
@@ -281,6 +282,28 @@ def test_rows_are_uniform_and_inside_the_client():
 def test_a_client_without_samples_is_an_error():
     with pytest.raises(ConfigError, match="client 1 has no training sample"):
         offsets_of(np.array([3, 0, 2]))
+
+
+def test_past_its_end_a_set_weighs_nothing():
+    """Three blocks for the other set, two for this one: 3 samples, filled up to 4 rows."""
+    part = weighted(Samples(np.arange(4.0), np.array([1, 2])), np.dtype(np.float32))
+    blocks = [block_rows(part, jnp.int32(block), 2) for block in range(3)]
+    for name, sums in (("pooled", [2 / 3, 1 / 3, 0]), ("by_client", [3 / 4, 1 / 4, 0])):
+        np.testing.assert_allclose([rows[name].sum() for rows in blocks], sums, rtol=1e-6)
+    assert [rows["data"].tolist() for rows in blocks[:2]] == [[0, 1], [2, 3]]
+
+
+def test_the_gradient_of_the_cross_entropy_takes_the_weight_of_each_sample():
+    """As JAX differentiates log sum exp z - z_y, written out."""
+    rng = np.random.default_rng(0)
+    logits, weights = jnp.asarray(rng.standard_normal((3, 5))), jnp.asarray(rng.random(5))
+    labels = jnp.array([0, 2, 1, 1, 0])
+
+    def plain(z):
+        return weights @ (jnp.log(jnp.exp(z).sum(axis=0)) - z[labels, jnp.arange(5)])
+
+    ours = jax.grad(lambda z: weights @ cross_entropy(z, labels))(logits)
+    np.testing.assert_allclose(ours, jax.grad(plain)(logits), rtol=1e-5, atol=1e-6)
 
 
 def test_weights_are_uniform_over_clients():

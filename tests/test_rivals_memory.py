@@ -14,6 +14,7 @@ from test_rivals_oracle import Matrices
 
 import fedpbc
 from fedpbc.algorithms import ALGORITHMS
+from fedpbc.algorithms.differences import Kept, exchange
 from fedpbc.core.schema import Context
 from fedpbc.core.types import Cost
 
@@ -52,6 +53,18 @@ def run(link: dict[str, Any], method: dict[str, Any], folder: Any = None, **chan
     }
     experiment = fedpbc.Experiment.from_table({**table, **changes}, *[folder] * (folder is not None))
     return simulate(experiment, experiment.cells()[0])
+
+
+def test_a_difference_to_what_is_not_in_the_mean_does_not_count() -> None:
+    """Client 0 is heard but was not reached since the epoch began: its h_0 = 1 is of the old one, hbar = (0 + 3)/2."""
+    kept = Kept(np.array([[1.0], [3.0]]), np.array([1.5]), np.array([0, 1]), np.int32(1))
+    latest, everybody = np.array([[5.0], [9.0]]), np.array([True, True])
+    after, change, counted = exchange(kept, latest, everybody, np.array([False, True]))
+    assert counted.tolist() == [False, True]
+    assert change[1].tolist() == [6]
+    assert after.own.tolist() == [[0], [9]]
+    assert after.mean.tolist() == [4.5]  # (0 + 9)/2: the mean of what everybody has in this epoch
+    assert after.epoch.tolist() == [1, 1]
 
 
 @pytest.mark.parametrize("link", DRAWN)

@@ -75,6 +75,15 @@ def test_float32_values_round_trip_too(table, tmp_path):
     np.testing.assert_array_equal(written, expected)
 
 
+def test_cells_of_one_seed_are_told_apart(table, tmp_path):
+    ran = run(Experiment.from_table(table | {"seeds": [1], "compute": ["all", "active"]}), tmp_path / "out")
+    read = fedpbc.read_run(tmp_path / "out")
+    assert list(read.cells) == list(ran.cells)
+    for key, cell in ran.cells.items():
+        for name, values in cell.rows.items():
+            np.testing.assert_array_equal(read.cells[key].rows[name], values)
+
+
 def test_models_load_with_numpy_alone(finished, table):
     manifest = json.loads((finished / "manifest.json").read_text())
     result = run(Experiment.from_table(table))
@@ -275,6 +284,26 @@ def test_interrupted_anywhere_and_resumed_gives_the_same_bits(table, tmp_path, m
         except Killed:
             interruptions += 1
     assert interruptions >= 8
+    assert_same_directory(tmp_path / "whole", tmp_path / "pieces")
+
+
+def test_killed_after_the_manifest_the_cells_go_when_it_is_resumed(table, tmp_path, monkeypatch):
+    experiment = Experiment.from_table(table)
+    run(experiment, tmp_path / "whole")
+    original = os.replace
+
+    def replace(source: Any, target: Any) -> None:
+        if Path(target).name == ".cells.done":
+            raise Killed
+        original(source, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", replace)
+        with pytest.raises(Killed):
+            run(experiment, tmp_path / "pieces")
+    assert (tmp_path / "pieces" / "manifest.json").is_file()
+    assert (tmp_path / "pieces" / "cells").is_dir()
+    run(experiment, tmp_path / "pieces", resume=True)
     assert_same_directory(tmp_path / "whole", tmp_path / "pieces")
 
 

@@ -252,6 +252,14 @@ def test_names_and_factories_do_for_components():
     assert [key.algorithm for key in both.cells] == ["fedpbc", "fedau", "first"]
 
 
+def test_settings_are_added_to_each_other():
+    one = algorithms.fedavg().using(label="mine", learning_rate=0.3, local_steps=4)
+    other = one.using(local_steps=2, batch_size=5)
+    assert other.settings == {"learning_rate": 0.3, "local_steps": 2, "batch_size": 5}
+    assert other.label == "mine"
+    assert one.settings == {"learning_rate": 0.3, "local_steps": 4}
+
+
 def test_settings_of_an_algorithm_are_separate_experiments():
     """learning_rate, local_steps and batch_size of a method give what an experiment with these gives."""
     features, labels = samples()

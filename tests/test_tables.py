@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 from fedpbc.core.types import Measure
+from fedpbc.errors import ConfigError
 from fedpbc.experiment.grid import CellKey
+from fedpbc.plots.choice import shown_metrics
 from fedpbc.plots.spread import Spread, spread, written
 from fedpbc.plots.tables import latex, markdown, terminal
 from fedpbc.runs.run import CellResult, Run
@@ -117,6 +119,25 @@ def test_one_seed_has_no_spread():
     for table in (terminal([made(seeds=1)]), markdown([made(seeds=1)]), latex([made(seeds=1)])):
         assert "±" not in table
         assert "pm" not in table
+
+
+def test_costs_are_in_the_units_of_their_headings():
+    """A megabyte is 10^6 bytes; counts are whole."""
+    head, _, row, *_ = ([cell.strip() for cell in line.split("|")] for line in markdown([made()]).splitlines())
+    found = dict(zip(head, row, strict=True))
+    costs = {name: found[name] for name in ("MB up", "MB down", "gradient steps", "empty rounds")}
+    assert costs == {"MB up": "7", "MB down": "8", "gradient steps": "123,456", "empty rounds": "2"}
+
+
+def test_runs_are_compared_by_what_all_of_them_measure():
+    ours, theirs = made(), made(name="theirs")
+    for cell in theirs.cells.values():
+        del cell.rows["server_train_loss"], cell.rows["mean_train_loss"]
+    assert shown_metrics([ours]) == ["test_accuracy", "train_loss"]
+    assert shown_metrics([ours, theirs]) == ["test_accuracy"]
+    assert "train loss" not in markdown([ours, theirs])
+    with pytest.raises(ConfigError, match="no metric"):
+        shown_metrics([ours, theirs], ["train_loss"])
 
 
 def test_markdown_is_a_table_whatever_the_labels():

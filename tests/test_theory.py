@@ -169,6 +169,11 @@ def test_the_edges_mean_what_the_documentation_says():
     np.testing.assert_array_equal(theory.mixing_matrix(np.array([False, True])), np.eye(2))
 
 
+def test_nobody_and_somebody_alone_mix_nothing():
+    for active in ([False, False, False], [False, True, False]):
+        np.testing.assert_array_equal(theory.mixing_matrix(np.array(active)), np.eye(3))
+
+
 def test_cooldown_rounds_is_the_smallest_number():
     p = np.full(30, 0.2)
     n, rho = theory.cooldown_rounds(p, 1e-3), theory.mixing_rate(p)

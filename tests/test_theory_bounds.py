@@ -138,6 +138,14 @@ def test_logistic_constants_bound_what_synthetic_data_show():
             assert max(variances) <= constants.sigma2
 
 
+def test_logistic_constants_by_hand():
+    """||x||^2 = 1, 9 of client 0 and 4 of client 1: means 5 and 4, mean norms 2 and 2; minibatches of 5."""
+    found = theory.logistic_constants([[1.0, 0.0], [0.0, 3.0], [2.0, 0.0], [9.0, 9.0]], [2, 1], 5)
+    assert (found.smoothness, found.beta) == (9 / 2, 0)
+    assert found.sigma2 == pytest.approx(2 * 5 / 5)
+    assert found.zeta2 == pytest.approx((2 * 2**2 + 2 * 2**2) / 2)
+
+
 def test_lemmas_4_and_5_by_hand():
     """One step: kappa = 0, C = 2. -(.025 - .12) 2 + .01 (18 + 1) + (.1 + .06) .5; .0168 + .1152 x 3.5."""
     descent = theory.descent_bound(0.1, 1, 4, Constants(1.0, 2.0, 1.0, 3.0), 0.5, 2.0)

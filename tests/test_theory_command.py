@@ -95,6 +95,10 @@ def test_a_participation_log_gives_rates_and_says_so(fedpbc, tmp_path):
     assert as_p["rounds_of_p"] == 4
     assert as_p["fedpbc"]["rho"] == 1
     assert as_p["fedpbc"]["cooldown_rounds_squared_distance"] is None
+    np.save(tmp_path / "gaps.npy", np.insert(active, 2, False, axis=0))
+    np.testing.assert_allclose(
+        found(fedpbc, "gaps.npy")["p"], [0.8, 0.4, 0.2], err_msg="a round without anybody counts"
+    )
     more = found(fedpbc, "log.csv", "--clients", "5")
     assert sorted(more["p"]) == [0, 0, 0.25, 0.5, 1], "two clients were never seen"
     assert sum(weight == 0 for weight in more["fedavg"]["weights"]) == 2

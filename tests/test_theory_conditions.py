@@ -212,6 +212,14 @@ def test_lemma_5_and_theorem_1_bound_the_exact_expectation():
     assert closest > 0.01  # not so far off that anything would pass
 
 
+def test_the_limits_by_hand():
+    """s = 2 (kappa = 1), L = 2, rho = 1/4: 1/(2s), sqrt 2/(kappa s L), 1/(rho s^3), (1 - 1/2)/(6 sqrt(1/2) L s^2)."""
+    limits = {c.name: c.limit for c in theory.step_size_conditions(0.01, 2, 0.25, Constants(2.0, 0.0, 0.0, 0.0))}
+    by_hand = {"half step": 1 / 4, "perturbation": 2**0.5 / 4, "cubic": 1 / 2, "consensus": 0.5 / (48 * 0.5**0.5)}
+    for name, limit in by_hand.items():
+        assert limits[name] == pytest.approx(limit, rel=1e-12), name
+
+
 def test_outside_their_conditions_lemmas_refuse_and_the_theorem_says_so():
     c = Constants(1.0, 1.0, 0.5, 1.0)
     rng = np.random.default_rng(3)

@@ -17,11 +17,11 @@ from golden_logs import LOGS
 from rich.console import Console
 
 from fedpbc.audit import ParticipationLog, audit
-from fedpbc.audit.rules import HARMFUL, HARMLESS, RULES, UNKNOWN
+from fedpbc.audit.rules import HARMFUL, HARMLESS, MEMORY, RULES, UNKNOWN
 from fedpbc.audit.terminal import report
 from fedpbc.audit.types import to_json
 from fedpbc.errors import ConfigError
-from fedpbc.theory import fedavg_weights
+from fedpbc.theory import cooldown_rounds, fedavg_weights
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
@@ -114,6 +114,30 @@ def test_memory_decides_between_correcting_the_drift_and_not():
         given = rules_for(ParticipationLog.from_matrix(table))
         assert "biased" in given
         assert [name for name in given if name in ("correct-drift", "memory")] == [expected]
+
+
+def test_memory_that_may_be_chance_decides_nothing():
+    """Two clients, the one always there, the other in runs: r = .55 in 24 rounds, which is not significant at .01."""
+    runs = np.repeat([True, False, True, False, True, False], [3, 3, 3, 6, 3, 6])
+    log = ParticipationLog.from_matrix(np.column_stack([np.ones(24, bool), runs]))
+    memory = audit(log).stationarity.autocorrelation
+    assert memory.pooled > MEMORY
+    assert memory.p_value > 0.01
+    given = rules_for(log)
+    assert "correct-drift" in given
+    assert "memory" not in given
+
+
+def test_slow_mixing_begins_where_the_experiments_end():
+    """A cool-down of between 200 and 2000 rounds is no quick one, and one of less is no slow one."""
+    for p, quick in ((two_groups(0.02, 0.2, 20), False), (two_groups(0.3, 0.9, 20), True)):
+        log = log_of(p, 3000)
+        assert (audit(log).mixing.distance_cooldown_rounds_1e3 <= 200) == quick
+        assert cooldown_rounds(p, 1e-6) < (200 if quick else 2000)
+        given = rules_for(log)
+        assert [name for name in given if name in ("cool-down", "slow-mixing")] == [
+            "cool-down" if quick else "slow-mixing"
+        ]
 
 
 def test_thresholds_are_those_of_the_experiments():

@@ -9,7 +9,7 @@ import pytest
 import simulated
 from scipy import stats as scipy_stats
 
-from fedpbc.audit import ParticipationLog, read_log
+from fedpbc.audit import ParticipationLog, audit, read_log
 from fedpbc.audit import statistics as found
 from fedpbc.audit.mixing import mixing
 from fedpbc.audit.steadiness import counts_drift, drift, holm, memory, period, runs_test
@@ -146,6 +146,19 @@ def test_chance_gives_the_variation_that_is_stated():
     assert np.mean(excess) > 0.7
 
 
+def test_chance_gives_more_where_there_is_memory():
+    """The same of equal chains with autocorrelation .8; without the allowance all of them exceed it."""
+    rng, excess, plain = np.random.default_rng(0), [], []
+    for _ in range(60):
+        log = ParticipationLog.from_matrix(simulated.markov(rng, 400, np.full(40, 0.2), 0.8))
+        variation = np.abs(found.realised_weights(log) - 1 / 40).sum() / 2
+        excess.append(variation / found.total_variation_by_chance(log.active_counts(), 40, 0.8))
+        plain.append(variation / found.total_variation_by_chance(log.active_counts(), 40, 0.0))
+    assert np.mean(np.array(excess) > 1) < 0.1
+    assert np.mean(excess) > 0.65
+    assert min(plain) > 1
+
+
 def test_runs_test_by_enumeration():
     total = 9
     for seen in (2, 4, 8):
@@ -194,6 +207,18 @@ def test_rates_are_covered_and_steady_logs_raise_no_alarm(name):
         assert result.memory_alarms == 1
 
 
+def test_the_intervals_of_an_audit_allow_for_memory():
+    """They cover the probabilities of chains; the exact intervals of as many independent rounds do not."""
+    p = np.linspace(0.1, 0.6, 300)
+    log = ParticipationLog.from_matrix(simulated.markov(np.random.default_rng(0), 400, p, 0.8))
+    given = audit(log).participation
+    assert given.intervals_widened
+    covered = np.mean((given.rate_low <= p) & (p <= given.rate_high))
+    assert 0.95 - 3 * np.sqrt(0.95 * 0.05 / 300) - 0.005 <= covered < 0.985
+    low, high = found.intervals(given.rate, np.full(300, 400.0))
+    assert np.mean((low <= p) & (p <= high)) < 0.6
+
+
 @pytest.mark.parametrize("name", ["independent", "memory .5"])
 def test_unknown_rounds_raise_no_alarm(name):
     """The same limits with an outage of the logger and scattered unknown rounds."""
@@ -224,6 +249,14 @@ def test_a_cycle_has_its_own_period_not_a_harmonic():
     offset = np.arange(12)
     table = (np.arange(400)[:, None] + offset) % 20 < 3
     assert period(ParticipationLog.from_matrix(table)).rounds == pytest.approx(20, rel=0.01)
+
+
+def test_a_day_with_two_peaks_is_one_cycle():
+    """The second harmonic is the strongest; the days differ from half-days by a little."""
+    turn = 2 * np.pi * np.arange(600) / 30
+    rates = 0.3 + 0.25 * np.cos(2 * turn) + 0.08 * np.cos(turn)
+    table = np.random.default_rng(0).random((600, 60)) < rates[:, None]
+    assert period(ParticipationLog.from_matrix(table)).rounds == pytest.approx(30, rel=0.01)
 
 
 def test_counts_that_drift_are_found():

@@ -22,6 +22,7 @@ from fedpbc.errors import ConfigError, FedpbcError
 from fedpbc.flower import InProcessGrid
 from fedpbc.flower.server.checkpoint import unseal
 from fedpbc.flower.server.evaluation import Evaluation
+from fedpbc.io.journal import Journal
 from fedpbc.io.lock import Lock
 
 M, ROUNDS = 4, 6
@@ -178,6 +179,22 @@ def test_a_log_that_is_not_what_it_was_is_noticed(name, damage, tmp_path, caplog
     rounds = [line["round"] for line in journal(tmp_path, name)]
     assert rounds == ([3, 4, 5] if name == "evaluation" else [4, 5])
     start(tmp_path, evaluate=measured)
+
+
+def test_after_the_mark_only_lines_of_one_round_count(tmp_path):
+    """The evaluation of the last round may have come since; a line of a later round is of a run that was undone."""
+    journal, lines = Journal(tmp_path / "log.jsonl"), [{"round": 0}, {"round": 1}, {"round": 1, "by": 2}, {"round": 2}]
+    for line in lines[:2]:
+        journal.append(line)
+    mark = journal.mark()
+    for line in lines[2:]:
+        journal.append(line)
+    again = Journal(journal.path)
+    again.cut(again.check(mark, then=1))
+    assert again.lines() == lines[:3]
+    assert again.mark()["lines"] == 3
+    again.cut(again.check(mark))
+    assert again.lines() == lines[:2]
 
 
 def test_how_many_lines_are_missing(tmp_path):

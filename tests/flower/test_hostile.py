@@ -367,14 +367,19 @@ class Keyed(InProcessGrid):
             yield NodeInfo(node_id=node, public_key=key)
 
 
-def test_a_client_id_belongs_to_the_key_that_used_it_first(caplog):
+@pytest.mark.parametrize("there", [True, False], ids=["while it is there", "when it has gone"])
+def test_a_client_id_belongs_to_the_key_that_used_it_first(there, caplog):
     grid = Keyed(quadratic_app(U), names(M), uplink=by(UP))
+    owner, active = list(grid.contexts)[WHO], UP.copy()
+    active[WHEN:, WHO] &= there
 
     def steal(done: int) -> None:
         if done == WHEN:
             grid.thief = grid.connect(str(WHO))
+            if not there:
+                grid.disconnect(owner)
 
     models = play(CASES["fedpbc"].make(M, pin_names=True), grid, ROUNDS, after=steal)
-    np.testing.assert_allclose(models, expected(CASES["fedpbc"].method, U, UP), atol=1e-9, rtol=0)
+    np.testing.assert_allclose(models, expected(CASES["fedpbc"].method, U, active), atol=1e-9, rtol=0)
     assert f'node {grid.thief} calls itself "{WHO}": not asked' in caplog.text
     assert len(grid.contexts[grid.thief].state) == 0

@@ -9,11 +9,12 @@ import sys
 import numpy as np
 import pytest
 from apps import CASES, centers, grid_of, play, quadratic_app
+from matplotlib.colors import to_rgb
 
 from fedpbc.errors import ConfigError
 from fedpbc.flower import MIFA, FedAU, FedPBC, FedPBCCorrected, FedVARP
 from fedpbc.io.journal import Journal
-from fedpbc.plots.deployment import describe_deployment, draw_deployment, read_deployment
+from fedpbc.plots.deployment import STATES, describe_deployment, draw_deployment, read_deployment
 
 M, ROUNDS = 4, 6
 ACTIVE = np.array([[1, 1, 0, 0], [0, 0, 0, 0], [1, 1, 1, 1], [1, 0, 1, 0], [0, 1, 0, 0], [1, 1, 1, 0]], bool)
@@ -33,7 +34,8 @@ def test_the_numbers_are_those_of_the_logs(directory):
 
 def test_every_client_has_a_row_and_every_round_a_column(directory):
     line = json.loads((directory / "metrics.jsonl").read_text().splitlines()[-1])
-    changed = line | {"round": 6, "refused": [{"client": "3", "reason": "x"}], "catching_up": {"2": 4}}
+    refused = [{"client": name, "reason": "x"} for name in "0123"]  # which says less than a reply that counted
+    changed = line | {"round": 6, "refused": refused[::3] + refused[2:3], "catching_up": {"2": 4}}
     Journal(directory / "metrics.jsonl").append(changed)
     Journal(directory / "participation.jsonl").append({"round": 6, "clients": ["0"]})
     figure = draw_deployment(read_deployment(directory))
@@ -41,7 +43,7 @@ def test_every_client_has_a_row_and_every_round_a_column(directory):
     image = ax.images[0].get_array()
     assert image.shape == (M, ROUNDS + 1, 3)
     colors = [tuple(color) for color in image[:, -1]]
-    assert len(set(colors)) == M  # heard, not heard, catching up, refused
+    assert colors == [to_rgb(STATES[state]) for state in ("heard", "not heard", "still catching up", "reply refused")]
     heard = (image[:, :-1] == image[0, 0]).all(axis=2).T
     np.testing.assert_array_equal(heard, ACTIVE)
 

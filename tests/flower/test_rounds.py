@@ -197,6 +197,15 @@ def test_clients_that_come_later(newcomers):
     assert gap(models, *references.values()) > 1e-6
 
 
+def test_who_comes_when_everybody_has_left_x0_begins_there_all_the_same():
+    """All others were heard in every round: x^0 is kept for who was never met."""
+    active = np.ones((8, 4), bool)
+    active[:4, 3] = False
+    grid = InProcessGrid(quadratic_app(U), names(3))
+    models = play(CASES["fedpbc"].make(3), grid, 8, after=lambda done: grid.connect("3") if done == 4 else None)
+    assert gap(models, expected(rivals.FedPBC(), U[:4], active)) < 1e-9
+
+
 def weighted(layout: Any, model: Any, replies: list[Any]) -> Any:
     weights = [reply.content["metrics"]["num-examples"] for reply in replies]
     models = [layout.flatten(reply.arrays) for reply in replies]
