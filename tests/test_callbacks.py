@@ -9,7 +9,7 @@ import fedpbc
 from fedpbc.experiment.grid import Experiment
 from fedpbc.plots.runs import draw
 from fedpbc.plots.tables import terminal
-from fedpbc.runs import runner
+from fedpbc.runs import cell as one_cell
 from fedpbc.runs.callbacks import Callback, EarlyStop
 from fedpbc.runs.directory import read_run
 from fedpbc.runs.runner import run
@@ -64,7 +64,7 @@ def test_callbacks_are_told_of_every_row_and_cell(table):
 
 @pytest.mark.parametrize("block_seconds", [1e-9, 10.0])
 def test_a_cell_ends_where_the_rule_says_however_long_blocks_are(noisy, monkeypatch, block_seconds):
-    monkeypatch.setattr(runner, "BLOCK_SECONDS", block_seconds)
+    monkeypatch.setattr(one_cell, "BLOCK_SECONDS", block_seconds)
     whole, after = run(noisy), Recorder()
     stopped = run(noisy, callbacks=[EarlyStop(METRIC, patience=4, min_change=0.01), after])
     lasts = set()
@@ -119,8 +119,8 @@ def test_killed_and_resumed_it_stops_at_the_same_round(noisy, tmp_path, monkeypa
         return EarlyStop(METRIC, patience=20, min_change=2.0)
 
     assert len(run(noisy, tmp_path / "whole", callbacks=[stop()]).stopped) == 4
-    monkeypatch.setattr(runner, "CHECKPOINT_SECONDS", 0.0)
-    monkeypatch.setattr(runner, "BLOCK_SECONDS", 1e-9)
+    monkeypatch.setattr(one_cell, "CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr(one_cell, "BLOCK_SECONDS", 1e-9)
 
     class Kill(Callback):
         def __init__(self) -> None:
@@ -147,8 +147,8 @@ def test_killed_and_resumed_it_stops_at_the_same_round(noisy, tmp_path, monkeypa
 
 
 def test_a_stricter_callback_on_resuming_takes_back_what_it_would_not_have_had(noisy, tmp_path, monkeypatch):
-    monkeypatch.setattr(runner, "CHECKPOINT_SECONDS", 0.0)
-    monkeypatch.setattr(runner, "BLOCK_SECONDS", 1e-9)
+    monkeypatch.setattr(one_cell, "CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr(one_cell, "BLOCK_SECONDS", 1e-9)
 
     class At(Callback):
         def __init__(self, t: int, kill: bool) -> None:

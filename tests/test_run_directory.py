@@ -23,8 +23,8 @@ import fedpbc
 from fedpbc.errors import ConfigError
 from fedpbc.experiment.grid import Experiment
 from fedpbc.experiment.load import load_experiment
+from fedpbc.runs import cell as one_cell
 from fedpbc.runs import directory as results
-from fedpbc.runs import runner
 from fedpbc.runs.directory import read_metrics, read_run, replacing
 from fedpbc.runs.runner import run
 
@@ -264,8 +264,8 @@ def test_interrupted_anywhere_and_resumed_gives_the_same_bits(table, tmp_path, m
     table |= {"rounds": 40, "eval_every": 3}
     experiment = Experiment.from_table(table)
     run(experiment, tmp_path / "whole")
-    monkeypatch.setattr(runner, "CHECKPOINT_SECONDS", 0.0)
-    monkeypatch.setattr(runner, "BLOCK_SECONDS", 1e-9)
+    monkeypatch.setattr(one_cell, "CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr(one_cell, "BLOCK_SECONDS", 1e-9)
     original, count, stop_at = os.replace, 0, 0
 
     def counting_replace(source: Any, target: Any) -> None:
@@ -324,8 +324,8 @@ def test_sigkill_and_resume_from_the_command_line(tmp_path):
     code = """if True:
         import os, sys, time
         from fedpbc import cli
-        from fedpbc.runs import runner
-        runner.CHECKPOINT_SECONDS = runner.BLOCK_SECONDS = 0.05
+        from fedpbc.runs import cell as one_cell
+        one_cell.CHECKPOINT_SECONDS = one_cell.BLOCK_SECONDS = 0.05
         sys.argv[0], left, replace = "fedpbc", int(sys.argv.pop()), os.replace
         def replace_or_wait(source, target):
             global left
@@ -389,8 +389,8 @@ def test_a_failed_write_leaves_the_old_file_and_no_rubbish(tmp_path):
 def test_a_full_disk_leaves_the_last_checkpoint_usable(table, tmp_path, monkeypatch):
     experiment = Experiment.from_table(table | {"rounds": 40})
     run(experiment, tmp_path / "whole")
-    monkeypatch.setattr(runner, "CHECKPOINT_SECONDS", 0.0)
-    monkeypatch.setattr(runner, "BLOCK_SECONDS", 1e-9)
+    monkeypatch.setattr(one_cell, "CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr(one_cell, "BLOCK_SECONDS", 1e-9)
     original, count = results.write_arrays, 0
 
     def full_after_five(path: Path, arrays: dict[str, np.ndarray]) -> None:
@@ -402,7 +402,7 @@ def test_a_full_disk_leaves_the_last_checkpoint_usable(table, tmp_path, monkeypa
                 raise OSError(28, "No space left on device")
         original(path, arrays)
 
-    monkeypatch.setattr(runner, "write_arrays", full_after_five)
+    monkeypatch.setattr(one_cell, "write_arrays", full_after_five)
     with pytest.raises(OSError, match="No space"):
         run(experiment, tmp_path / "out")
     monkeypatch.undo()

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from fedpbc.experiment.grid import Experiment
-from fedpbc.runs import runner
+from fedpbc.runs import cell as one_cell
 from fedpbc.runs.callbacks import Callback, EarlyStop
 from fedpbc.runs.runner import run
 
@@ -66,8 +66,8 @@ def experiment(table):
 def test_tensorboard_gets_every_metric_of_every_cell_over_a_kill(experiment, tmp_path, monkeypatch):
     from fedpbc.runs.writers.tensorboard import TensorBoard
 
-    monkeypatch.setattr(runner, "CHECKPOINT_SECONDS", 0.0)
-    monkeypatch.setattr(runner, "BLOCK_SECONDS", 1e-9)
+    monkeypatch.setattr(one_cell, "CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr(one_cell, "BLOCK_SECONDS", 1e-9)
     with pytest.raises(Killed):
         run(experiment, tmp_path / "out", callbacks=[TensorBoard(tmp_path / "tb"), KillAt(24)])
     read = run(experiment, tmp_path / "out", resume=True, callbacks=[TensorBoard(tmp_path / "tb")])
