@@ -23,7 +23,7 @@ LAYERS = [
     {"core.schema", "core.local"},
     {"core.registry", "core.schedules"},
     {"data", "models", "algorithms", "links"},
-    {"problems", "core.contract", "core.engine"},
+    {"problems", "core.contract", "core.engine", "core.programs"},
     {"experiment", "flower"},
     {"runs"},
     {"plots", "testing"},
