@@ -161,6 +161,13 @@ class Component(Generic[T]):
             raise ConfigError(f"{self.key}: {self.factory.name} gave {given}, must give {wanted}")
         return made
 
+    @property
+    def from_outside(self) -> bool:
+        """It, or something it is made of, is not the package's own: what it makes is checked."""
+        values = [v for o in self.options.values() for v in (o.values() if isinstance(o, Mapping) else [o])]
+        inside = any(v.from_outside if isinstance(v, Component) else callable(v) for v in values)
+        return inside or self.factory.from_outside
+
     def at(self, key: str) -> Component[T]:
         """The same component under another key, for messages."""
         options = {k: v.at(f"{key}.{k}") if isinstance(v, Component) else v for k, v in self.options.items()}

@@ -117,6 +117,20 @@ def weighted(samples: Samples, dtype: Any) -> dict[str, Any]:
     return part
 
 
+def weighted_sum(values: Array, weights: Array) -> Array:
+    """sum_k values_k weights_k, [n] and [n] -> a number: halves are added to halves until one is left.
+
+    The order is in the program: a product of vectors is summed in an order that the compiler chooses, and it chooses
+    another one when a round is shared between devices.
+    """
+    parts = values * weights
+    while parts.shape[0] > 1:
+        half = parts.shape[0] // 2
+        added, rest = parts[:half] + parts[half : 2 * half], parts[2 * half :]
+        parts = jnp.concatenate([added, rest]) if rest.shape[0] else added
+    return parts[0]
+
+
 def block_rows(part: dict[str, Any], block: Array, size: int) -> dict[str, Any]:
     """The rows of one block; past the end of the set, weights of zero."""
     num_blocks = part["pooled"].shape[0] // size

@@ -33,6 +33,7 @@ from fedpbc.experiment.grid import Cell, CellKey, Experiment
 from fedpbc.io.lock import Lock
 from fedpbc.io.whole import damaged, read_arrays, replacing, write_arrays, write_text
 from fedpbc.runs.run import COUNTS, GROUP, KEYS, CellResult, Models, Run, final_values, metric_names, summarise
+from fedpbc.runs.stamps import changed_since
 from fedpbc.runs.structure import rebuilt
 
 KEY_COLUMNS = (*KEYS, "round")
@@ -205,9 +206,11 @@ def write_run(run: Run, out: Path) -> Path:
     """Write a run that was computed in memory. Raises ConfigError when ``out`` is taken or the run was read back."""
     if run.experiment is None:
         raise ConfigError(f"{out}: this run was read back from {run.path}; copy that folder instead")
-    changed = _difference(run.content, content_of(run.experiment)) if run.content else []
+    changed = changed_since(run.stamps, run.experiment)
     if changed:
-        raise ConfigError(f"{out}: cannot be written, what the run read has changed since: {'; '.join(changed[:5])}")
+        raise ConfigError(
+            f"{out}: cannot be written, what the run read has been written to since: {'; '.join(changed[:5])}"
+        )
     directory = RunDirectory.open(out, run.experiment, resume=False)
     try:
         manifest = {key: value for key, value in run.manifest.items() if key != "cells"}

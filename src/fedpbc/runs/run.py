@@ -11,6 +11,7 @@ import numpy as np
 
 from fedpbc.core.measures import measure_of
 from fedpbc.core.types import Measure
+from fedpbc.errors import optional
 from fedpbc.io.whole import read_arrays
 
 if TYPE_CHECKING:
@@ -83,8 +84,8 @@ class Run:
     """Its run directory, if it has one."""
     experiment: Experiment | None = None
     """The checked experiment, where the run was computed here."""
-    content: dict[str, Any] | None = None
-    """The experiment with hashes of what it read, from when the run was computed."""
+    stamps: dict[str, Any] = field(default_factory=dict)
+    """Of every file it read, what tells that it was written to since."""
     tree: Callable[[np.ndarray], Any] | None = None
     """Of a vector [d] the model as a pytree."""
 
@@ -184,10 +185,9 @@ class Run:
         return flat if self.tree is None else self.tree(flat)
 
     def to_pandas(self) -> pd.DataFrame:
-        """All rows as a DataFrame: the columns of metrics.csv. Needs pandas."""
-        import pandas as pd
-
-        return pd.DataFrame(self.metrics)
+        """All rows as a DataFrame: the columns of metrics.csv. Needs pandas, and says so."""
+        frame: pd.DataFrame = optional("pandas", "to_pandas()").DataFrame(self.metrics)
+        return frame
 
     def to_markdown(self, metrics: Sequence[str] | None = None) -> str:
         """The final values as a Markdown table: mean and spread over the seeds."""
@@ -203,6 +203,7 @@ class Run:
 
     def plot(self, metrics: Sequence[str] | None = None) -> Figure:
         """The figure of the run, or of other ``metrics`` (names without their model), for a notebook or to save."""
+        optional("matplotlib", "plot()")
         from fedpbc.plots.runs import draw
 
         return draw([self], metrics)

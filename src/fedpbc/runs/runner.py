@@ -22,12 +22,13 @@ from fedpbc.core.engine import Inputs, Plan, Programs, Simulation, StateLoss
 from fedpbc.core.memory import require_memory
 from fedpbc.core.schema import Context
 from fedpbc.core.types import Measure, Problem
-from fedpbc.errors import ConfigError, shorten, suggest
+from fedpbc.errors import ConfigError, FedpbcError, first_line, shorten, suggest
 from fedpbc.experiment.grid import Cell, CellKey, Experiment
 from fedpbc.io.whole import damaged, read_arrays, write_arrays
 from fedpbc.runs.callbacks import Callback
-from fedpbc.runs.directory import RunDirectory, content_of, draw_figure, pack, read_run, unpack
-from fedpbc.runs.run import CellResult, Run
+from fedpbc.runs.directory import RunDirectory, draw_figure, pack, read_run, unpack
+from fedpbc.runs.run import COUNTS, CellResult, Run
+from fedpbc.runs.stamps import changed_since, stamps_of
 from fedpbc.runs.structure import structure_of
 
 BLOCK_SECONDS, CHECKPOINT_SECONDS = 0.5, 5.0
@@ -98,13 +99,19 @@ class Grid:
         if devices is not None and not 1 <= devices <= len(self.programs.devices):
             raise ConfigError(f"devices = {devices}: must be from 1 to {len(self.programs.devices)}, as JAX sees here")
         self._problems: dict[int, Problem] = {}
-        self.content: dict[str, Any] | None = None
+        self.stamps = stamps_of(experiment)
+        self._checked = False
 
     def problem(self, seed: int) -> Problem:
         """The problem of a seed, its data on the devices; only the latest is kept, and no copy on the host."""
         if seed not in self._problems:
+            changed = changed_since(self.stamps, self.experiment)
+            if changed:
+                raise ConfigError(f"written to while the run went on: {'; '.join(changed[:5])}; run it again")
             self._problems.clear()
             problem = self.experiment.problem.build(self.experiment.context(seed))
+            if self.experiment.problem.from_outside and not self._checked:
+                contract.check_problem("problem", problem, self.experiment.dtype)
             params = self.programs.put(problem.params, self.num_devices(problem, self.experiment.local_steps))
             self._problems[seed] = dataclasses.replace(problem, params=params)
         return self._problems[seed]
@@ -121,18 +128,22 @@ class Grid:
             )
             require_memory("batch_size", size, 3 * num_bytes, f"minibatches of {e.chunk_size} clients")
         self._check_figure(problem)
-        e.learning_rate.build(context)
         for links in e.links:
             process = links.build(context)
-            if links.factory.from_outside:
+            if links.from_outside:
                 contract.check_links(links.key, process, problem.num_clients)
         for algorithm in e.algorithms:
             method = algorithm.build(context)
-            if algorithm.factory.from_outside:
-                contract.check_algorithm(algorithm.key, method, problem.init, problem.num_clients)
-        for algorithm in e.algorithms:
-            e.setting(algorithm, "learning_rate").build(context)
-        self.content = content_of(e)
+            if algorithm.from_outside:
+                lost = e.state_loss is not None
+                contract.check_algorithm(algorithm.key, method, problem.init, problem.num_clients, forgets=lost)
+        for rate in (e.learning_rate, *(e.setting(algorithm, "learning_rate") for algorithm in e.algorithms)):
+            schedule = rate.build(context)
+            if rate.from_outside:
+                contract.check_schedule(rate.key, schedule)
+        self._checked = True
+        for callback in self.callbacks:
+            callback.on_start(self._columns())
 
     def _check_figure(self, problem: Problem) -> None:
         """The figure may only ask for what the problem measures."""
@@ -147,6 +158,11 @@ class Grid:
                     f'figure.metrics: "{metric}" is not measured{suggest(metric, measured)}; allowed: {known}'
                 )
         self._measures = {name: problem.measures.get(name, Measure(name.replace("_", " "))) for name in measured}
+
+    def _columns(self) -> list[str]:
+        """What rows consist of."""
+        measured = [f"{model}_{name}" for name in self._measures for model in ("server", "mean")]
+        return [*COUNTS[:1], *measured, "consensus_distance", *COUNTS[1:]]
 
     def run(self, directory: RunDirectory | None) -> Run:
         """Every cell that is not finished yet, and what a run leaves behind."""
@@ -164,7 +180,7 @@ class Grid:
         manifest = self.manifest()
         run = Run(
             self.experiment.table(), results, self._measures, {**manifest, "cells": infos}, path, self.experiment,
-            content=self.content, tree=self._tree(),
+            stamps=self.stamps, tree=self._tree(),
         )  # fmt: skip
         if directory:
             directory.finish(manifest, self._measures)
@@ -284,7 +300,14 @@ class Grid:
             eval_every=np.int32(e.eval_every),
             loss=self._loss(context),
         )
-        return Simulation(self.programs, plan, inputs)
+        try:
+            return Simulation(self.programs, plan, inputs)
+        except Exception as error:  # the last resort: ``check`` should have found it
+            parts = (e.problem, cell.links, cell.algorithm, cell.learning_rate)
+            outside = [f"{part.key} ({part.name})" for part in parts if part.from_outside]
+            if not outside or isinstance(error, FedpbcError | MemoryError | jax.errors.JaxRuntimeError):
+                raise
+            raise ConfigError(f"{', '.join(outside)}: cannot be compiled: {first_line(error)}") from error
 
     def _loss(self, context: Context) -> StateLoss | None:
         """Who loses its state when; the same clients for every method of a seed."""
