@@ -291,6 +291,35 @@ def test_partitions_by_label_need_labels():
             built(data.dirichlet(num_clients=2, alpha=1.0))
 
 
+def test_a_partition_that_cannot_be_is_named_with_its_whole_key():
+    def simulated(how):
+        table = {"name": "regression", "data": how}
+        fedpbc.simulate(
+            table, links={"name": "bernoulli", "prob": 1.0}, algorithm="fedavg", rounds=1, local_steps=1,
+            learning_rate=0.1, progress=False,
+        )  # fmt: skip
+
+    data = from_arrays(X, X[:, 0] + 0.5)
+    with pytest.raises(fedpbc.ConfigError, match=r'^problem.data.partition.name = "shards": needs labels'):
+        simulated(data.shards(num_clients=2))
+    with pytest.raises(fedpbc.ConfigError, match=r"^problem.data.partition.num_clients = 900: the data has 12 samples"):
+        simulated(data.iid(num_clients=900))
+
+
+def test_a_share_that_holds_nothing_out_is_refused():
+    """floor(0.1 * 3) = 0 samples of each of 4 clients; from a third on, one of each."""
+    even = from_arrays(X, Y, test=0.1).iid(num_clients=4)
+    with pytest.raises(
+        fedpbc.ConfigError, match=r"test_share = 0\.1: holds out no sample of any client.*at least 0\.34"
+    ):
+        built(even)
+    some = built(from_arrays(X, Y, test=0.34).iid(num_clients=4))
+    assert len(some.test[0]) == 4
+    assert np.bincount(some.client).tolist() == [2, 2, 2, 2], "every client keeps training samples"
+    most = built(from_arrays(X, Y, test=0.9).iid(num_clients=4))
+    assert np.bincount(most.client).tolist() == [1, 1, 1, 1]
+
+
 def test_a_float_target_is_no_label():
     """Dirichlet over 12 different floats would be no partition by label."""
     with pytest.raises(fedpbc.ConfigError, match="needs labels"):

@@ -142,7 +142,7 @@ def _only_arrays(what: str, tree: Any) -> None:
 def _same(what: str, before: Any, after: Any) -> None:
     """A state must stay of one structure, shape and type."""
     (old, structure), (new, other) = (jax.tree_util.tree_flatten_with_path(tree) for tree in (before, after))
-    if structure != other:
+    if str(structure) != str(other):
         given, wanted = (str(jax.tree.map(_shown, tree)).replace("'", "")[:120] for tree in (after, before))
         raise ConfigError(f"{what} changes the structure of the state: {wanted} becomes {given}")
     for (path, a), (_, b) in zip(old, new, strict=True):

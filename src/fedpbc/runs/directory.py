@@ -208,9 +208,7 @@ def write_run(run: Run, out: Path) -> Path:
         raise ConfigError(f"{out}: this run was read back from {run.path}; copy that folder instead")
     changed = changed_since(run.stamps, run.experiment)
     if changed:
-        raise ConfigError(
-            f"{out}: cannot be written, what the run read has been written to since: {'; '.join(changed[:5])}"
-        )
+        raise ConfigError(f"{out}: what the run read has been written to since: {'; '.join(changed[:5])}")
     directory = RunDirectory.open(out, run.experiment, resume=False)
     try:
         manifest = {key: value for key, value in run.manifest.items() if key != "cells"}
