@@ -52,14 +52,24 @@ def test_one_line(package, monkeypatch, tmp_path):
     assert not (tmp_path / "out.parquet").exists()
 
 
-@pytest.mark.parametrize(("package", "name"), [("jax", "simulate"), ("jax", "links"), ("flwr", "flower")])
-def test_names_of_the_package(package, name):
-    code = f"import sys; sys.modules['{package}'] = None; import fedpbc\ntry:\n    fedpbc.{name}\nexcept Exception as e: print(e)"
+SIMULATE = "simulate('quadratic', links=[], algorithm=[], rounds=1, local_steps=1, learning_rate=1)"
+
+
+@pytest.mark.parametrize(
+    ("package", "name", "called"),
+    [
+        ("jax", "simulate()", SIMULATE),
+        ("jax", "run()", "run('counterexample')"),
+        ("jax", "testing", "testing"),
+        ("flwr", "flower", "flower"),
+    ],
+)
+def test_names_of_the_package(package, name, called):
+    code = f"import sys; sys.modules['{package}'] = None; import fedpbc\ntry:\n    fedpbc.{called}\n"
+    code += "except fedpbc.FedpbcError as error:\n    print(error)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=600, check=True)
-    assert (
-        done.stdout
-        == f"fedpbc.{name} needs {package}: install fedpbc with its extra, pip install -e '.[{EXTRAS[package]}]'\n"
-    )
+    how = f"install fedpbc with its extra, pip install -e '.[{EXTRAS[package]}]'"
+    assert done.stdout == f"fedpbc.{name} needs {package}: {how}\n"
 
 
 def test_what_is_installed_is_used():

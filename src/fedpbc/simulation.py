@@ -14,7 +14,7 @@ import numpy as np
 from fedpbc.core.outside import refuse_while_importing
 from fedpbc.core.schema import Component, Context, Factory
 from fedpbc.core.types import Algorithm, LinkProcess, Problem, TimeFunction
-from fedpbc.errors import ConfigError
+from fedpbc.errors import ConfigError, optional
 from fedpbc.runs.callbacks import Callback
 from fedpbc.runs.run import Run
 
@@ -72,6 +72,7 @@ def simulate(
     ConfigError.
     """
     refuse_while_importing("simulate()")
+    optional("jax", "fedpbc.simulate()")
     from fedpbc.experiment.grid import Experiment
 
     table = {
@@ -112,6 +113,7 @@ def run(
     out, resume, devices, progress, callbacks: as in ``simulate``. Raises ConfigError.
     """
     refuse_while_importing("run()")
+    optional("jax", "fedpbc.run()")
     from fedpbc.experiment.load import load_experiment
 
     if isinstance(experiment, str | Path):
