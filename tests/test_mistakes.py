@@ -54,7 +54,7 @@ LINKS = {
         process(lambda p, k, s, t: ((s, s), on()), lambda p, k: jnp.zeros(M)),
         r"step changes the structure of the state: float32\[4\] becomes \(float32\[4\], float32\[4\]\)",
     ),
-    "a Python if": (process(lambda p, k, s, t: (s, on()) if t > 2 else (s, on(t < jnp.ones(M)))), "step fails: .*jnp.where"),
+    "a Python if": (process(lambda p, k, s, t: (s, on() if t > 2 else on(t < jnp.ones(M)))), "step fails: .*jnp.where"),
     "a shape that depends on t": (process(lambda p, k, s, t: (jnp.zeros(t), on())), "step fails: TypeError: Shapes"),
     "lists": (process(lambda p, k, s, t: (s, Link([True] * M, [1.0] * M))), "active is a list, must be bool"),
     "no mask": (process(lambda p, k, s, t: (s, Link(None, jnp.ones(M)))), "active is None, must be bool"),

@@ -14,6 +14,7 @@ from apps import CASES, RATE, STEPS, D, centers, expected, flat, grid_of, names,
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MessageType, RecordDict
 from flwr.clientapp import ClientApp
 
+from fedpbc.errors import ConfigError
 from fedpbc.flower import InProcessGrid, drift_correction, drop_by_trace, fedpbc_mod
 from fedpbc.flower.client import mod as client
 from fedpbc.flower.wire.protocol import CORRECTION, RECORD, TRAIN, Answer, Order

@@ -103,7 +103,8 @@ def npz(
         held = _held_out(context, client, num_clients, test_share)
         if not np.any(held):
             largest = int(np.bincount(client).max())
-            what = f"holds out no sample of any client, the largest has {largest}: must be at least {np.ceil(100 / largest) / 100:g}"
+            least = np.ceil(100 / largest) / 100
+            what = f"holds out no sample of any client, the largest has {largest}: must be at least {least:g}"
             raise BadOption("test_share", test_share, what)
         test, test_client = mapped(lambda a: a[held], train), client[held]
         train, client = mapped(lambda a: a[~held], train), client[~held]
