@@ -351,7 +351,7 @@ def find(kind: Kind, name: Any, key: str, base: Path) -> Factory[..., Any]:
         if isinstance(found, Factory):
             return found
         if not callable(found):
-            raise ConfigError(f"{key} = {shorten(name)}: is no function")
+            raise ConfigError(f"{key} = {shorten(name)}: must be a function of a context")
         return Factory(found)
     if isinstance(name, str) and name not in kind.registry:
         from fedpbc.core.registry import load_installed
@@ -400,7 +400,7 @@ def check(annotation: Any, value: Any, key: str, base: Path) -> Any:
         try:
             return Path(getattr(value, "base", base) / value).resolve()
         except (ValueError, RuntimeError, OSError) as error:
-            raise ConfigError(f"{key} = {shorten(str(value))}: is no usable path: {error}") from None
+            raise ConfigError(f"{key} = {shorten(str(value))}: cannot be used as a path: {error}") from None
     if kind is Path and hasattr(value, "digest"):
         return value
     if origin is Literal:

@@ -119,7 +119,7 @@ class Experiment:
             values = getattr(self, key)
             twice = [value for value, count in Counter(values).items() if count > 1]
             if twice:
-                raise ConfigError(f"{key} = {shorten(values)}: {shorten(twice[0])} stands there twice")
+                raise ConfigError(f"{key} = {shorten(values)}: {shorten(twice[0])} is given twice")
         usable = self.name.strip() and self.name.isprintable() and len(self.name) <= 100
         usable = usable and len(self.name.encode(errors="replace")) <= 200
         if not usable or re.search(r"[/\\]", self.name) or self.name in (".", ".."):

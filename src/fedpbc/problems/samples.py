@@ -24,7 +24,7 @@ def offsets_of(sizes: np.ndarray) -> np.ndarray:
     """First row of each client, int32[m]. Raises ConfigError when a client has no sample."""
     if len(sizes) == 0 or int(sizes.min()) < 1:
         client = int(np.argmin(sizes)) if len(sizes) else 0
-        raise ConfigError(f"client {client} has no training sample: every client needs at least one")
+        raise ConfigError(f"data: client {client} has no training sample: every client needs at least one")
     return np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(np.int32)
 
 
