@@ -38,12 +38,12 @@ BAD_VALUES: list[tuple[str, Any, str]] = [
     ("learning_rate", {"name": "inverse_sqrt", "initial": 0}, "learning_rate.initial = 0: must be a finite number > 0"),
     ("seeds", [], r"seeds = \[\]: must be a non-empty list"),
     ("seeds", 3, "seeds = 3: must be a non-empty list"),
-    ("seeds", [0, 0], r"seeds = \[0, 0\]: 0 stands there twice"),
+    ("seeds", [0, 0], r"seeds = \[0, 0\]: 0 is given twice"),
     ("seeds", [0, 1.0], r"seeds\[1\] = 1.0: must be an integer"),
     ("seeds", [-1], r"seeds\[0\] = -1: must be an integer >= 0"),
     ("seeds", [True], r"seeds\[0\] = true: must be an integer"),
     ("compute", ["everyone"], r'compute\[0\] = "everyone": must be one of "all", "active"'),
-    ("compute", ["all", "all"], "stands there twice"),
+    ("compute", ["all", "all"], "is given twice"),
     ("minibatch", "epoch", 'minibatch = "epoch": must be one of "round", "step"'),
     ("precision", "float16", 'precision = "float16": must be one of "float32", "float64".*did you mean'),
     ("batch_size", 0, "batch_size = 0: must be an integer >= 1"),
@@ -153,7 +153,7 @@ BAD_VALUES: list[tuple[str, Any, str]] = [
     ("algorithms.1.name", "fedavg", r'algorithms\[1\].label = "fedavg": is also the label of algorithms\[0\]'),
     ("figure", 3, "figure = 3: must be a table"),
     ("figure", {"metrics": ["grad_nrm"]}, 'figure.metrics: "grad_nrm" is not measured .did you mean "grad_norm"'),
-    ("problem.centers", "\0.csv", "problem.centers = .*: is no usable path"),
+    ("problem.centers", "\0.csv", "problem.centers = .*: cannot be used as a path"),
     ("figure", {"models": ["best"]}, r'figure.models\[0\] = "best": must be one of'),
 ]  # fmt: skip
 

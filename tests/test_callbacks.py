@@ -211,6 +211,12 @@ def test_higher_may_be_better():
         ({"patience": 2.5}, "patience = 2.5: must be an integer"),
         ({"min_change": -1.0}, "min_change = -1.0: must be a number >= 0"),
         ({"min_change": float("nan")}, "min_change = nan: must be"),
+        ({"min_change": "0.1"}, 'min_change = "0.1": must be a number >= 0'),
+        ({"min_change": True}, "min_change = true: must be a number >= 0"),
+        ({"patience": "3"}, 'patience = "3": must be an integer'),
+        ({"better": 1}, 'better = 1: must be "lower" or "higher"'),
+        ({"metric": 3}, "metric = 3: must be the name of a column"),
+        ({"metric": ""}, 'metric = "": must be the name of a column'),
     ],
 )
 def test_bad_options_are_named(options, message):
@@ -218,9 +224,22 @@ def test_bad_options_are_named(options, message):
         EarlyStop(**{"metric": METRIC, "patience": 3, **options})
 
 
-def test_an_unknown_metric_is_named_with_what_there_is(table):
+def test_an_unknown_metric_is_named_with_what_there_is(table, tmp_path):
     with pytest.raises(fedpbc.ConfigError, match=r'no metric "server_distanse" \(did you mean "server_distance"\?\)'):
-        run(Experiment.from_table(table), callbacks=[EarlyStop("server_distanse", patience=3)])
+        run(Experiment.from_table(table), tmp_path / "out", callbacks=[EarlyStop("server_distanse", patience=3)])
+    assert not (tmp_path / "out").exists()
+
+
+def test_callbacks_are_told_the_columns_before_anything_is_written(table, tmp_path):
+    told, out = [], tmp_path / "out"
+
+    class First(Callback):
+        def on_start(self, columns):
+            assert not out.exists()
+            told.append(list(columns))
+
+    found = run(Experiment.from_table(table), out, callbacks=[First()])
+    assert [sorted(columns) for columns in told] == [sorted(next(iter(found.cells.values())).rows)]
 
 
 def test_each_cell_is_judged_by_itself():

@@ -84,3 +84,18 @@ def test_a_recorded_round_is_the_round_of_the_run(tmp_path):
         assert cell.rows["num_active"].tolist() == [0, *TRACE.sum(axis=1)]
         assert cell.rows["empty_rounds"][-1] == np.sum(TRACE.sum(axis=1) == 0) > 0
         assert json.dumps(cell.info["cost"])
+
+
+def test_bits_do_not_depend_on_devices_where_models_are_evaluated_side_by_side():
+    """The order in which a block's losses are added up is the program's, not the compiler's."""
+    from pages import DOCS
+
+    from fedpbc.core.outside import import_file
+
+    module = import_file(DOCS / "skeletons" / "problem.py", "skeleton")
+    make = module.objective_problem
+    module.objective_problem = lambda *given, **options: make(*given, **{**options, "one_by_one": False})
+    try:
+        check_problem(module.example())
+    finally:
+        module.objective_problem = make

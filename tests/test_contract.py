@@ -12,6 +12,7 @@ import fedpbc
 from fedpbc import algorithms, data, links, problems
 from fedpbc.core.types import Algorithm, Cost, Link, LinkProcess, Models
 from fedpbc.errors import ConfigError
+from fedpbc.runs import directory
 
 X = np.random.default_rng(0).standard_normal((60, 4)).astype(np.float32)
 Y = (X[:, 0] > 0).astype(np.int64)
@@ -62,10 +63,13 @@ def method(models: Any = None, round_: Any = None) -> Algorithm:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"models": lambda s: Models(s.server, s.clients[:2])}, r"models gives clients \[2, 3\], must be \[4, 3\]"),
-        ({"models": lambda s: Models(s.clients, s.clients)}, r"models gives server \[4, 3\], must be \[3\]"),
+        ({"models": lambda s: Models(s.server, s.clients[:2])}, r"models gives clients float32\[2, 3\], must be f"),
+        ({"models": lambda s: Models(s.clients, s.clients)}, r"models gives server float32\[4, 3\], must be f"),
         ({"round_": lambda p, s, r: None}, "round changes the structure"),
-        ({"round_": lambda p, s, r: State(s.server, s.clients[:2])}, "round changes the structure"),
+        (
+            {"round_": lambda p, s, r: State(s.server, s.clients[:2])},
+            "round changes the shape or type of state.clients",
+        ),
         ({"round_": lambda p, s, r: 1 / 0}, "round fails: ZeroDivisionError"),
     ],
 )
@@ -94,9 +98,35 @@ def test_a_run_is_not_saved_with_other_data_than_it_used(tmp_path):
     np.savez(path, **{"train.0": X, "train.1": Y, "client": CLIENT})
     run = simulate(problems.classification(data.npz(path)))
     np.savez(path, **{"train.0": 3 * X, "train.1": Y, "client": CLIENT})
-    with pytest.raises(ConfigError, match=r"what the run read has changed since: problem\.data\.path was"):
+    with pytest.raises(ConfigError, match=r"what the run read has been written to since: problem\.data\.path \("):
         run.save(tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_a_run_in_memory_hashes_nothing_and_one_that_is_written_does(tmp_path, monkeypatch):
+    path = tmp_path / "mine.npz"
+    np.savez(path, **{"train.0": X, "train.1": Y, "client": CLIENT})
+    read = []
+    digest = directory._digest
+    monkeypatch.setattr(directory, "_digest", lambda file: read.append(file) or digest(file))
+    run = simulate(problems.classification(data.npz(path)))
+    assert read == []
+    run.save(tmp_path / "out")
+    assert (tmp_path / "out" / "manifest.json").is_file()
+    simulate(problems.classification(data.npz(path)), out=tmp_path / "out", resume=True)
+    assert path.resolve() in read
+
+
+def test_data_that_change_between_two_seeds_are_refused(tmp_path):
+    path = tmp_path / "mine.npz"
+    np.savez(path, **{"train.0": X, "train.1": Y, "client": CLIENT})
+
+    class Change(fedpbc.Callback):
+        def on_cell_end(self, cell, result):
+            np.savez(path, **{"train.0": 3 * X, "train.1": Y, "client": CLIENT})
+
+    with pytest.raises(ConfigError, match=r"written to while the run went on: problem\.data\.path \("):
+        simulate(problems.classification(data.npz(path)), seeds=[0, 1], callbacks=[Change()])
 
 
 def test_words_are_labels_and_no_targets():

@@ -88,8 +88,8 @@ def test_client_numbers_may_have_gaps():
         ({"x": np.where(X == 6, np.inf, X), "y": Y, "client": CLIENT}, "train.0: row 3 "),
         ({"x": X, "y": np.where(Y == 2, np.nan, Y), "client": CLIENT}, "train.1: row 2 "),
         ({"x": np.ma.masked_equal(X, 5), "y": Y, "client": CLIENT}, "must not be a masked array"),
-        ({"x": [[1, 2], [3]], "client": [0, 1]}, "train: is no array.*a tuple, no list"),
-        ({"x": [X, Y], "client": CLIENT}, "train: is no array.*a tuple, no list"),
+        ({"x": [[1, 2], [3]], "client": [0, 1]}, "train: cannot be made an array.*a tuple, not a list"),
+        ({"x": [X, Y], "client": CLIENT}, "train: cannot be made an array.*a tuple, not a list"),
         ({"x": X, "y": Y[:-1], "client": CLIENT}, r"same number of rows.*train.0 \(12, 2\), train.1 \(11,\)"),
         ({"x": X, "y": Y, "client": CLIENT[:-1]}, r"client: has shape \(11,\)"),
         ({"x": X, "y": Y, "client": CLIENT[:, None]}, r"client: has shape \(12, 1\)"),
@@ -314,6 +314,35 @@ def test_partitions_by_label_need_labels():
     for data in (from_arrays(X), from_arrays({"x": X, "label": Y})):
         with pytest.raises(fedpbc.ConfigError, match="needs labels"):
             built(data.dirichlet(num_clients=2, alpha=1.0))
+
+
+def test_a_partition_that_cannot_be_is_named_with_its_whole_key():
+    def simulated(how):
+        table = {"name": "regression", "data": how}
+        fedpbc.simulate(
+            table, links={"name": "bernoulli", "prob": 1.0}, algorithm="fedavg", rounds=1, local_steps=1,
+            learning_rate=0.1, progress=False,
+        )  # fmt: skip
+
+    data = from_arrays(X, X[:, 0] + 0.5)
+    with pytest.raises(fedpbc.ConfigError, match=r'^problem.data.partition.name = "shards": needs labels'):
+        simulated(data.shards(num_clients=2))
+    with pytest.raises(fedpbc.ConfigError, match=r"^problem.data.partition.num_clients = 900: the data has 12 samples"):
+        simulated(data.iid(num_clients=900))
+
+
+def test_a_share_that_holds_nothing_out_is_refused():
+    """floor(0.1 * 3) = 0 samples of each of 4 clients; from a third on, one of each."""
+    even = from_arrays(X, Y, test=0.1).iid(num_clients=4)
+    with pytest.raises(
+        fedpbc.ConfigError, match=r"test_share = 0\.1: holds out no sample of any client.*at least 0\.34"
+    ):
+        built(even)
+    some = built(from_arrays(X, Y, test=0.34).iid(num_clients=4))
+    assert len(some.test[0]) == 4
+    assert np.bincount(some.client).tolist() == [2, 2, 2, 2], "every client keeps training samples"
+    most = built(from_arrays(X, Y, test=0.9).iid(num_clients=4))
+    assert np.bincount(most.client).tolist() == [1, 1, 1, 1]
 
 
 def test_a_float_target_is_no_label():

@@ -259,18 +259,18 @@ def _refuse(primals, tangents):
 
 
 FAULTS: list[tuple[dict[str, Any], str]] = [
-    ({"loss": lambda p, b: b[0] @ p["w"][:2]}, "loss: fails on a batch of 2 samples: TypeError"),
-    ({"loss": lambda p, b: p["v"]}, "loss: fails on a batch of 2 samples: KeyError: 'v'"),
+    ({"loss": lambda p, b: b[0] @ p["w"][:2]}, "loss: fails on a batch of 5 samples: TypeError"),
+    ({"loss": lambda p, b: p["v"]}, "loss: fails on a batch of 5 samples: KeyError: 'v'"),
     (
         {"loss": lambda p, b: b[0] * p["w"]},
-        "loss: gave shape (2, 3) for a batch of 2 samples, must give one",
+        "loss: gave shape (5, 3) for a batch of 5 samples, must give one",
     ),
     ({"loss": lambda p, b: p}, "loss: gave dict, must give"),
     ({"loss": lambda p, b: None}, "loss: gave NoneType"),
     ({"loss": lambda p, b: (b[1] > 0).astype(int)}, "loss: gave int64, must be floating-point numbers"),
     ({"loss": lambda p, b: _no_gradient(squares(p, b))}, "loss: cannot be differentiated: TypeError: this cannot be"),
-    ({"loss": lambda p, b: float(p["b"]) + b[1]}, "loss: fails on a batch of 2 samples: ConcretizationTypeError"),
-    ({"loss": lambda p: 0.0}, "loss: fails on a batch of 2 samples: TypeError"),
+    ({"loss": lambda p, b: float(p["b"]) + b[1]}, "loss: fails on a batch of 5 samples: ConcretizationTypeError"),
+    ({"loss": lambda p: 0.0}, "loss: fails on a batch of 5 samples: TypeError"),
     (
         {"init": lambda key: {"w": np.zeros(3, int), "b": 0.0}},
         "init: ['w'] is int64; parameters must be floating-point",
@@ -282,8 +282,8 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
     ({"init": lambda: 0.0}, "init fails: TypeError"),
     ({"metrics": {"a b": absolute}}, "metrics: 'a b' must be a plain name"),
     ({"metrics": {"loss": absolute}}, "metrics: 'loss' must be a plain name"),
-    ({"metrics": {"absolute": mean_square}}, "metrics.absolute: gave shape () for a batch of 2 samples"),
-    ({"metrics": {"absolute": lambda p, b: p["x"]}}, "metrics.absolute: fails on a batch of 2 samples: KeyError"),
+    ({"metrics": {"absolute": mean_square}}, "metrics.absolute: gave shape () for a batch of 5 samples"),
+    ({"metrics": {"absolute": lambda p, b: p["x"]}}, "metrics.absolute: fails on a batch of 5 samples: KeyError"),
     ({"metrics": absolute}, "metrics"),
     ({"metrics": {"absolute": 3}}, "metrics.absolute = 3: must be a function"),
     ({"loss": 3}, "loss.loss = 3: must be a function"),

@@ -135,17 +135,17 @@ def test_functions_are_a_model():
         (
             models.functions(init=lambda key, shape, k: np.zeros((7, 3)), apply=lambda p, x: x @ p.T),
             (3,),
-            r"model: gave outputs of shape \(2, 7\) for a batch of 2 samples, must be \[n, outputs\] = \(2, 3\)",
+            r"model: gave outputs of shape \(5, 7\) for a batch of 5 samples, must be \[n, outputs\] = \(5, 3\)",
         ),
         (
             models.functions(init=lambda key, shape, k: np.zeros(3), apply=lambda p, x: x @ p),
             (3,),
-            r"model: gave outputs of shape \(2,\)",
+            r"model: gave outputs of shape \(5,\)",
         ),
         (
             models.functions(init=lambda key, shape, k: np.zeros((3, 3)), apply=lambda p, x: x[0] @ p @ x @ p),
             (3,),
-            "model: on a batch of 2 samples, it fails",
+            "model: on a batch of 5 samples, it fails",
         ),
         (
             models.functions(init=lambda key, shape, k: 1 / 0, apply=lambda p, x: x),

@@ -317,7 +317,7 @@ def test_what_only_python_can_make_says_so(tmp_path, own):
         ({"algorithms": [{"name": "no_such_module:damped"}]}, 'no module "no_such_module"'),
         ({"algorithms": [{"name": "my_methods.py:every_third"}]}, "makes a LinkProcess, must be an algorithm"),
         ({"algorithms": [{"name": "my_methods.py:State"}]}, "algorithms[0]"),
-        ({"algorithms": [{"name": "my_methods.py:np"}]}, "is no function"),
+        ({"algorithms": [{"name": "my_methods.py:np"}]}, "must be a function of a context"),
         ({"algorithms": [{"name": "my_methods.py:loss"}]}, "algorithms[0]"),
         (
             {"algorithms": [{"name": "my_methods.py:damped", "damp": 1}]},

@@ -102,8 +102,15 @@ def __getattr__(name: str) -> Any:
     """Import on first use: an edge device that only needs part of the package never imports JAX."""
     import importlib
 
-    if name in _MODULES:
-        return importlib.import_module(f"fedpbc.{_MODULES[name]}")
-    if name not in _HOME:
+    if name not in _MODULES and name not in _HOME:
         raise AttributeError(f"module 'fedpbc' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"fedpbc.{_HOME[name]}"), name)
+    try:
+        module = importlib.import_module(f"fedpbc.{_MODULES.get(name) or _HOME[name]}")
+    except ModuleNotFoundError as error:
+        from fedpbc.errors import EXTRAS, MissingPackage
+
+        package = (error.name or "").partition(".")[0]
+        if package not in EXTRAS:
+            raise
+        raise MissingPackage(f"fedpbc.{name}", package) from None
+    return module if name in _MODULES else getattr(module, name)

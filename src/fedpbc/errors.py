@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import importlib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,37 @@ def unknown_name(what: str, name: Any, known: Iterable[Any]) -> UnknownName:
     return UnknownName(f"no {what} {shorten(name)}{hint}; there are {', '.join(map(str, names)) or 'none'}")
 
 
+EXTRAS = {
+    "jax": "simulation",
+    "jaxlib": "simulation",
+    "matplotlib": "simulation",
+    "scipy": "audit",
+    "pyarrow": "audit",
+    "flwr": "flower",
+    "tensorboardX": "tensorboard",
+    "mlflow": "mlflow",
+}
+"""Package -> the extra that brings it."""
+
+
+class MissingPackage(FedpbcError, ModuleNotFoundError):
+    """Something optional is not installed: the message says what for, and how to install it."""
+
+    def __init__(self, what: str, package: str) -> None:
+        extra = EXTRAS.get(package)
+        how = f"install fedpbc with its extra, pip install -e '.[{extra}]'" if extra else f"pip install {package}"
+        super().__init__(f"{what} needs {package}: {how}")
+        self.name = package
+
+
+def optional(module: str, what: str) -> Any:
+    """A module of an optional package, which ``what`` needs. Raises MissingPackage."""
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        raise MissingPackage(what, (error.name or module).partition(".")[0]) from None
+
+
 def shorten(value: Any, limit: int = 60) -> str:
     """``repr`` in TOML's words, cut to ``limit`` characters; a path is shown whole."""
     if isinstance(value, Path):
@@ -54,10 +86,21 @@ def shorten(value: Any, limit: int = 60) -> str:
     return text if len(text) <= limit else text[: limit - 3] + "..."
 
 
+_HINTS = {
+    "TracerBoolConversionError": "a Python if, and or while needs a value that is known only later: use jnp.where",
+    "TracerArrayConversionError": "a NumPy function was given an array of JAX: use jax.numpy",
+    "TracerIntegerConversionError": "a Python integer is needed where the value is known only later: use jax.lax, jnp",
+    "ConcretizationTypeError": "a Python number is needed where the value is known only later: use jnp",
+    "NonConcreteBooleanIndexError": "a mask as an index makes a shape that is known only later: use jnp.where",
+}
+"""What JAX's errors mean for who wrote the function."""
+
+
 def first_line(error: BaseException) -> str:
-    """The type of an error, and the first line of what it says."""
+    """The type of an error, and the first line of what it says, or what it means."""
     lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+    said = _HINTS.get(type(error).__name__) or (lines[0] if lines else "")
+    return f"{type(error).__name__}: {said}" if said else type(error).__name__
 
 
 def unknown_key(key: str, name: str, known: Iterable[str]) -> ConfigError:

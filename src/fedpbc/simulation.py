@@ -14,7 +14,7 @@ import numpy as np
 from fedpbc.core.outside import refuse_while_importing
 from fedpbc.core.schema import Component, Context, Factory
 from fedpbc.core.types import Algorithm, LinkProcess, Problem, TimeFunction
-from fedpbc.errors import ConfigError
+from fedpbc.errors import ConfigError, optional
 from fedpbc.runs.callbacks import Callback
 from fedpbc.runs.run import Run
 
@@ -75,6 +75,7 @@ def simulate(
     ConfigError.
     """
     refuse_while_importing("simulate()")
+    optional("jax", "fedpbc.simulate()")
     from fedpbc.experiment.grid import Experiment
 
     table = {
@@ -116,6 +117,7 @@ def run(
     out, resume, devices, cells, progress, callbacks: as in ``simulate``. Raises ConfigError.
     """
     refuse_while_importing("run()")
+    optional("jax", "fedpbc.run()")
     from fedpbc.experiment.load import load_experiment
 
     if isinstance(experiment, str | Path):

@@ -14,6 +14,7 @@ from apps import CASES, RATE, STEPS, D, centers, expected, flat, grid_of, names,
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MessageType, RecordDict
 from flwr.clientapp import ClientApp
 
+from fedpbc.errors import ConfigError
 from fedpbc.flower import InProcessGrid, drift_correction, drop_by_trace, fedpbc_mod
 from fedpbc.flower.client import mod as client
 from fedpbc.flower.wire.protocol import CORRECTION, RECORD, TRAIN, Answer, Order
@@ -400,6 +401,45 @@ def test_traces_of_the_run_config(tmp_path):
     models = play(CASES["fedavg"].make(M), InProcessGrid(app, names(M), run_config=config), 12)
     np.testing.assert_allclose(models, expected(rivals.FedAvg(), U, up & down), atol=1e-9, rtol=0)
     assert sorted(seen) == [(t, i) for t, i in np.argwhere(down).tolist()]
+
+
+def test_a_trace_is_read_with_the_options_of_the_audit(tmp_path):
+    """A log of events whose rounds are times, a minute each, whose outcome is a column, and with a row said twice."""
+    up = trace(12, M, seed=2)
+    up[:, 0] = ~up[:, 1]  # every round has a row
+    rows = [f"{60 * t + 7},{i},{'ok' if up[t, i] else 'lost'}" for t in range(12) for i in range(M)]
+    (tmp_path / "up.csv").write_text("\n".join(["round,client,status", *rows, rows[-1]]) + "\n")
+    options = {"active_column": "status=ok", "round_seconds": 60, "drop_duplicates": True}
+    mods = (drop_by_trace(tmp_path / "up.csv", **options), fedpbc_mod)
+    models = play(CASES["fedavg"].make(M), InProcessGrid(quadratic_app(U, mods=mods), names(M)), 12)
+    np.testing.assert_allclose(models, expected(rivals.FedAvg(), U, up), atol=1e-9, rtol=0)
+
+
+def test_rounds_that_a_trace_leaves_out_are_empty_where_that_is_said(tmp_path):
+    (tmp_path / "up.csv").write_text("round,client\n0,0\n0,1\n2,1\n2,0\n")
+    errors = []
+    mods = (drop_by_trace(tmp_path / "up.csv", missing_rounds="empty"), fedpbc_mod)
+    grid = InProcessGrid(quadratic_app(U, mods=mods), ["0"])
+    (node,) = grid.get_node_ids()
+    for number in (1, 2, 3):
+        content = RecordDict({"arrays": record_of(np.ones(D)), "config": ConfigRecord({"server-round": number})})
+        (reply,) = grid.send_and_receive([Message(content, node, MessageType.TRAIN)])
+        errors.append(reply.has_error())
+    assert errors == [False, True, False]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"round_seconds": 0}, "round_seconds = 0: must be a number > 0"),
+        ({"round_seconds": "60"}, 'round_seconds = "60": must be a number > 0'),
+        ({"missing_rounds": "skip"}, 'missing_rounds = "skip": must be empty or unknown'),
+        ({"active_column": 3}, "active_column = .*3.*: must be NAME"),
+    ],
+)
+def test_bad_options_of_a_trace_are_refused_at_once(options, message):
+    with pytest.raises(ConfigError, match=message):
+        drop_by_trace("up.csv", **options)
 
 
 def test_a_trace_drops_messages_of_other_strategies_too(tmp_path):

@@ -14,6 +14,7 @@ from matplotlib.colors import to_rgb
 from fedpbc.errors import ConfigError
 from fedpbc.flower import MIFA, FedAU, FedPBC, FedPBCCorrected, FedVARP
 from fedpbc.io.journal import Journal
+from fedpbc.io.participation import read_participation
 from fedpbc.plots.deployment import STATES, describe_deployment, draw_deployment, read_deployment
 
 M, ROUNDS = 4, 6
@@ -74,6 +75,24 @@ def test_odd_logs_are_drawn(tmp_path):
     assert found.clients == ["$x$", "a9", "a10", "node 5", "²"]
     assert found.curves == {"d": [(3, 1.0)]}
     draw_deployment(found)
+
+
+def test_who_was_heard_is_read_as_the_audit_reads_it(directory):
+    """A last line that is cut is refused by both; in numbers of rounds nobody needs it may be cut."""
+    log = directory / "participation.jsonl"
+    whole = log.read_bytes()
+    log.write_bytes(whole + b'{"round": 6, "cli')
+    messages = []
+    for read in (lambda: read_deployment(directory), lambda: read_participation(log)):
+        with pytest.raises(
+            ConfigError, match=r"participation.jsonl: line 7: is not JSON .*is the file truncated\?"
+        ) as e:
+            read()
+        messages.append(str(e.value))
+    assert messages[0] == messages[1]
+    lines = whole.splitlines(keepends=True)
+    log.write_bytes(b"".join(lines[:2] + lines[3:]))
+    assert [line["round"] for line in read_deployment(directory).rounds] == [0, 1, 3, 4, 5]
 
 
 def test_the_command_writes_the_figure(fedpbc, directory):

@@ -12,18 +12,7 @@ import click
 
 from fedpbc import __version__
 from fedpbc.cli import audit, links, listing, merge, report, run, theory
-from fedpbc.errors import ConfigError, FedpbcError
-
-_EXTRAS = {
-    "jax": "simulation",
-    "jaxlib": "simulation",
-    "matplotlib": "simulation",
-    "scipy": "audit",
-    "pyarrow": "audit",
-    "tensorboardX": "tensorboard",
-    "mlflow": "mlflow",
-}
-"""Package -> the extra that brings it."""
+from fedpbc.errors import EXTRAS, ConfigError, FedpbcError, MissingPackage
 
 
 def main() -> None:
@@ -54,10 +43,9 @@ def _main() -> None:
         _fail(str(error), 1)
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
-        if package not in _EXTRAS:
+        if package not in EXTRAS:
             raise
-        extra = f"pip install -e '.[{_EXTRAS[package]}]'"
-        _fail(f"this needs {package}: install fedpbc with its extra, {extra}", 1)
+        _fail(str(MissingPackage("this", package)), 1)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)

@@ -132,6 +132,7 @@ def _round(plan: Plan, inputs: Inputs, carry: Carry, t: Array) -> Carry:
     """Round t: draw the links, let the clients train, let the algorithm aggregate."""
     link_key, sample_key = (jax.random.fold_in(key, t) for key in _keys(inputs.seed))
     link_state, link = inputs.links.step(inputs.links.params, link_key, carry.links, t)
+    link = jax.tree.map(jnp.asarray, link)  # a process may give a constant of NumPy, which methods cannot tell apart
     eta = inputs.schedule.at(inputs.schedule.params, t)
 
     algorithm, m = inputs.algorithm, inputs.problem.num_clients

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import importlib.metadata
+import re
 import warnings
 from collections.abc import Callable
 from typing import Any, Concatenate, ParamSpec, TypeVar, overload
@@ -38,6 +39,8 @@ _BY_TYPE = {
     "Dataset": "data",
     "ServerOptimizer": "server optimiser",
 }
+_NAME = re.compile(r"[^\W\d][\w.-]{0,59}")
+"""A colon would mean ``module:function``; what a terminal and a TOML file show as it is."""
 SETTINGS = ("learning_rate", "local_steps", "batch_size")
 """Keys of the experiment that an algorithm may have its own value of."""
 
@@ -76,7 +79,10 @@ def register(function: Any = None, *, name: str | None = None, kind: str | None 
         return functools.partial(register, name=name, kind=kind)
     made: Factory[..., Any] = function if isinstance(function, Factory) else Factory(function)
     noun = kind or _BY_TYPE.get(getattr(made.gives, "__name__", str(made.gives)), "")
-    label = name or made.name
+    label = made.name if name is None else name
+    if not isinstance(label, str) or not _NAME.fullmatch(label):
+        raise ConfigError(f"register({shorten(label)}): a name must be of letters, digits, _, - and ., begin with a "
+                          f"letter or _, and be up to 60 long; name= gives one")  # fmt: skip
     if not noun:
         wanted = ", ".join(_BY_TYPE)
         raise ConfigError(f"register({label}): its return annotation must be one of {wanted}, or say kind=")

@@ -161,6 +161,13 @@ class Component(Generic[T]):
             raise ConfigError(f"{self.key}: {self.factory.name} gave {given}, must give {wanted}")
         return made
 
+    @property
+    def from_outside(self) -> bool:
+        """It, or something it is made of, is not the package's own: what it makes is checked."""
+        values = [v for o in self.options.values() for v in (o.values() if isinstance(o, Mapping) else [o])]
+        inside = any(v.from_outside if isinstance(v, Component) else callable(v) for v in values)
+        return inside or self.factory.from_outside
+
     def at(self, key: str) -> Component[T]:
         """The same component under another key, for messages."""
         options = {k: v.at(f"{key}.{k}") if isinstance(v, Component) else v for k, v in self.options.items()}
@@ -344,7 +351,7 @@ def find(kind: Kind, name: Any, key: str, base: Path) -> Factory[..., Any]:
         if isinstance(found, Factory):
             return found
         if not callable(found):
-            raise ConfigError(f"{key} = {shorten(name)}: is no function")
+            raise ConfigError(f"{key} = {shorten(name)}: must be a function of a context")
         return Factory(found)
     if isinstance(name, str) and name not in kind.registry:
         from fedpbc.core.registry import load_installed
@@ -393,7 +400,7 @@ def check(annotation: Any, value: Any, key: str, base: Path) -> Any:
         try:
             return Path(getattr(value, "base", base) / value).resolve()
         except (ValueError, RuntimeError, OSError) as error:
-            raise ConfigError(f"{key} = {shorten(str(value))}: is no usable path: {error}") from None
+            raise ConfigError(f"{key} = {shorten(str(value))}: cannot be used as a path: {error}") from None
     if kind is Path and hasattr(value, "digest"):
         return value
     if origin is Literal:

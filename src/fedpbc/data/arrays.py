@@ -85,7 +85,10 @@ def npz(
     train, test = tree_of(arrays, "train"), tree_of(arrays, "test")
     n = len(leaves(train)[0])
     if partition is not None:
-        client = partition.assign(_labels(train), n)  # type: ignore[union-attr]
+        try:
+            client = partition.assign(_labels(train), n)  # type: ignore[union-attr]
+        except BadOption as error:
+            raise BadOption(f"partition.{error.option}", error.value, error.problem) from None
         num_clients = partition.num_clients  # type: ignore[union-attr]
     elif "client" in arrays:
         client, num_clients = arrays["client"], int(arrays["client"].max()) + 1
@@ -98,6 +101,11 @@ def npz(
         if test is not None:
             raise BadOption("test_share", test_share, "the data has test samples of its own")
         held = _held_out(context, client, num_clients, test_share)
+        if not np.any(held):
+            largest = int(np.bincount(client).max())
+            least = np.ceil(100 / largest) / 100
+            what = f"holds out no sample of any client, the largest has {largest}: must be at least {least:g}"
+            raise BadOption("test_share", test_share, what)
         test, test_client = mapped(lambda a: a[held], train), client[held]
         train, client = mapped(lambda a: a[~held], train), client[~held]
         count = int(test_share * n + 1e-6)

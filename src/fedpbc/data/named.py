@@ -87,8 +87,8 @@ def array_of(name: str, value: Any) -> np.ndarray:
         if array.dtype.kind == "S":
             array = array.astype(str)
     except (ValueError, TypeError) as error:
-        hint = "; several arrays are a tuple, no list" if isinstance(value, list) else ""
-        raise ConfigError(f"{name}: is no array: {str(error).splitlines()[0]}{hint}") from None
+        hint = "; several arrays are a tuple, not a list" if isinstance(value, list) else ""
+        raise ConfigError(f"{name}: cannot be made an array: {str(error).splitlines()[0]}{hint}") from None
     if array.dtype.kind not in "fiubU":
         raise ConfigError(f"{name}: is {array.dtype}, must be numbers or words")
     if array.dtype.kind == "f" and not np.all(np.isfinite(array)):

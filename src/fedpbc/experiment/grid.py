@@ -123,7 +123,7 @@ class Experiment:
             values = getattr(self, key)
             twice = [value for value, count in Counter(values).items() if count > 1]
             if twice:
-                raise ConfigError(f"{key} = {shorten(values)}: {shorten(twice[0])} stands there twice")
+                raise ConfigError(f"{key} = {shorten(values)}: {shorten(twice[0])} is given twice")
         if "server" not in self.metrics:
             raise ConfigError(f'metrics = {shorten(self.metrics)}: must hold "server"')
         usable = self.name.strip() and self.name.isprintable() and len(self.name) <= 100

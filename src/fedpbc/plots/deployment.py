@@ -14,6 +14,7 @@ from matplotlib.patches import Patch
 
 from fedpbc.errors import ConfigError
 from fedpbc.io.journal import Journal
+from fedpbc.io.participation import Reading, read_participation
 from fedpbc.plots.palette import COLORS
 from fedpbc.plots.style import own_style
 
@@ -38,9 +39,12 @@ class Deployment:
 
 
 def read_deployment(path: Path) -> Deployment:
-    """Read the logs of a deployment. Raises ConfigError if no round is finished yet."""
+    """The logs of a deployment; who was heard is read as the audit reads it.
+
+    Raises ConfigError when no round is closed yet, and for a participation log that the audit refuses.
+    """
     metrics = {line["round"]: line for line in Journal(path / "metrics.jsonl").lines() if line.keys() >= NEEDED}
-    heard = {line["round"]: set(line["clients"]) for line in Journal(path / "participation.jsonl").lines()}
+    heard = _heard(path / "participation.jsonl")
     rounds = sorted(metrics.keys() & heard.keys())
     if not rounds:
         raise ConfigError(f"{path}: no round is closed yet")
@@ -53,6 +57,19 @@ def read_deployment(path: Path) -> Deployment:
         path, sorted(names, key=_natural), [metrics[t] for t in rounds], [heard[t] for t in rounds],
         _curves(evaluations, "server") or _curves(evaluations, "clients") or _curves(list(metrics.values()), "train"),
     )  # fmt: skip
+
+
+def _heard(path: Path) -> dict[int, set[str]]:
+    """Round -> the clients heard in it, of every round that the log knows of."""
+    if not path.is_file() or not path.stat().st_size:
+        return {}
+    log = read_participation(path, Reading(missing_rounds="unknown"))
+    heard: dict[int, set[str]] = {log.first_round + t: set() for t in range(log.num_rounds)}
+    for t, i in zip(log.rounds.tolist(), log.members.tolist(), strict=True):
+        heard[log.first_round + t].add(log.clients[i])
+    for t in log.unknown.tolist():
+        del heard[log.first_round + t]
+    return heard
 
 
 def _curves(lines: list[dict[str, Any]], kind: str) -> dict[str, list[tuple[int, float]]]:

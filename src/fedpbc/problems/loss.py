@@ -17,7 +17,7 @@ from fedpbc.data.arrays import DataOption, Dataset
 from fedpbc.errors import ConfigError, FedpbcError, first_line, shorten, unknown_key
 from fedpbc.models.dense import Logistic
 from fedpbc.models.model import Functions, Model
-from fedpbc.problems.objective import LOSS, Objective, PerSample, check_function, problem_of
+from fedpbc.problems.objective import LOSS, Objective, PerSample, check_function, problem_of, sizes_in, unlike
 from fedpbc.problems.samples import block_of, in_order
 
 
@@ -108,23 +108,47 @@ def initial(context: Context, model: Any, features: np.ndarray, num_outputs: int
     Flat.of(params)
     dtype = np.dtype(context.dtype)
     shapes = jax.tree.map(lambda a: jax.ShapeDtypeStruct(np.shape(a), dtype), params)
-    batch = jax.ShapeDtypeStruct((2, *features.shape[1:]), dtype)
-    given = called("model: on a batch of 2 samples, it", jax.eval_shape, model.outputs, shapes, batch)
+    n = unlike(num_outputs, *sizes_in(shapes, features[0]))
+    batch = jax.ShapeDtypeStruct((n, *features.shape[1:]), dtype)
+    given = called(f"model: on a batch of {n} samples, it", jax.eval_shape, model.outputs, shapes, batch)
     shape = getattr(given, "shape", None)
     if shape is not None and not jnp.issubdtype(given.dtype, jnp.floating):
         raise ConfigError(f"model: outputs are {given.dtype}, must be floating-point numbers")
-    if shape != (num_outputs, 2):
+    if shape != (num_outputs, n):
         own = isinstance(model, Functions) and shape is not None
-        wanted = f"[n, outputs] = (2, {num_outputs})" if own else f"[outputs, n] = ({num_outputs}, 2)"
+        wanted = f"[n, outputs] = ({n}, {num_outputs})" if own else f"[outputs, n] = ({num_outputs}, {n})"
         found = f"outputs of shape {shape[::-1] if own else shape}" if shape is not None else type(given).__name__
-        raise ConfigError(f"model: gave {found} for a batch of 2 samples, must be {wanted}")
+        raise ConfigError(f"model: gave {found} for a batch of {n} samples, must be {wanted}")
     return model, params
 
 
 def dataset(data: Any) -> Dataset:
-    """The built data of an option."""
+    """The built data of an option, which may come from outside, checked. Raises ConfigError."""
     if not isinstance(data, Dataset):
         raise ConfigError(f"data = {type(data).__name__}: must be a data set with clients")
+    if isinstance(data.num_clients, bool) or not isinstance(data.num_clients, int) or data.num_clients < 1:
+        raise ConfigError(f"data: num_clients = {shorten(data.num_clients)}: must be an integer, at least 1")
+    for part, tree, client in (("train", data.train, data.client), ("test", data.test, data.test_client)):
+        if tree is None:
+            continue
+        arrays = jax.tree.leaves(tree)
+        kinds = [getattr(a, "dtype", np.dtype(object)).kind if np.ndim(a) else "" for a in arrays]
+        if not arrays or not set(kinds) <= set("fiub"):
+            raise ConfigError(f"data: {part} must be arrays of numbers [n, ...], or a tuple or dict of them")
+        rows = sorted({len(array) for array in arrays})
+        if len(rows) > 1:
+            raise ConfigError(f"data: {part} has arrays of {rows[0]} and {rows[-1]} rows, must be of as many")
+        if part == "test" and client is None:
+            continue
+        name, (n,) = "client" if part == "train" else "test_client", rows
+        if not (isinstance(client, np.ndarray | jax.Array) and client.shape == (n,) and client.dtype.kind in "iu"):
+            raise ConfigError(f"data: {name} must be integers, one per row of {part}, [{n}]")
+        if n and not (client.min() >= 0 and client.max() < data.num_clients):
+            least, most = client.min(), client.max()
+            raise ConfigError(f"data: {name} goes from {least} to {most}, must be from 0 to {data.num_clients - 1}")
+    forms = [jax.tree.map(lambda a: str(a.shape[1:]), tree) for tree in (data.train, data.test)]
+    if data.test is not None and forms[0] != forms[1]:
+        raise ConfigError(f"data: test has samples of other shapes than train: {forms[1]}, must be {forms[0]}")
     return data
 
 
@@ -166,8 +190,9 @@ def objective_problem(
         num_blocks = train.rows // block
         test_block = -(-max(len(jax.tree.leaves(data.test)[0]), most_test) // num_blocks)
         test = in_order(data.test, data.test_client, data.num_clients, test_block, dtype, most_test)
-    example = jax.tree.map(lambda a: a[:2] if len(a) > 1 else np.repeat(a, 2, axis=0), train.data)
     tree = jax.tree.map(lambda a: jax.ShapeDtypeStruct(np.shape(a), dtype), params)
+    n = unlike(*sizes_in(tree, jax.tree.map(lambda a: a[0], train.data)))
+    example = jax.tree.map(lambda a: jax.ShapeDtypeStruct((n, *a.shape[1:]), a.dtype), train.data)
     check_function("loss", loss, tree, example, scalar=True)
     for name, metric in metrics.items():
         check_function(f"metrics.{name}", metric, tree, example, scalar=False)

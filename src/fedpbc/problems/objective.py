@@ -19,7 +19,7 @@ from fedpbc.core.types import Array, Measure, Problem
 from fedpbc.errors import ConfigError, first_line
 from fedpbc.models.dense import Logistic
 from fedpbc.problems.linear import linear_steps
-from fedpbc.problems.samples import Samples, block_rows, draw_rows, offsets_of, weighted
+from fedpbc.problems.samples import Samples, block_rows, draw_rows, offsets_of, weighted, weighted_sum
 
 PerSample = Callable[[Any, Any], Array]
 """``f(params, batch) -> [n]``."""
@@ -224,16 +224,18 @@ def _block_sums_of(objective: Objective) -> Any:
     def of_one(rows: dict[str, dict[str, Any]], x: Array) -> dict[str, Array]:
         def loss_sum(x: Array) -> tuple[Array, dict[str, Array]]:
             """The weighted loss, and all sums of one block of training and test samples."""
-            tree, sums = objective.flat.tree(x), {}
+            tree, sums, mean = objective.flat.tree(x), {}, jnp.zeros((), x.dtype)
             for part, names in (("train", objective.train), ("test", objective.test)):
                 for name in names if part in rows else ():
                     values = _per_sample(functions[name], tree, rows[part]["data"]).astype(x.dtype)
                     for weight in rows[part]:
                         if weight != "data" and (part, weight) != ("train", "pooled"):
-                            sums[f"{part}_{name}_{weight}"] = values @ rows[part][weight]
+                            sums[f"{part}_{name}_{weight}"] = weighted_sum(values, rows[part][weight])
+                    if (part, name) == ("train", "loss"):
+                        mean = values @ rows[part]["by_client"]  # to be differentiated alone
                     if part == "train" and objective.pooled_train:
-                        sums[f"train_{name}_pooled"] = values @ rows[part]["pooled"]
-            return sums["train_loss_by_client"], sums
+                        sums[f"train_{name}_pooled"] = weighted_sum(values, rows[part]["pooled"])
+            return mean, sums
 
         if not objective.grad_norm:
             return loss_sum(x)[1]
@@ -272,6 +274,16 @@ def _metrics(params: dict[str, Any], models: Array, sums: dict[str, Array]) -> d
     return values
 
 
+def unlike(*sizes: int) -> int:
+    """How many samples a batch has that is tried out: a number that is no size of anything else, nor 1 or 2."""
+    return next(n for n in (3, 5, 7, 11, 13, *range(17, 18 + len(sizes))) if n not in sizes)
+
+
+def sizes_in(*trees: Any) -> list[int]:
+    """Every size of every axis of every array."""
+    return [size for leaf in jax.tree.leaves(trees) for size in np.shape(leaf)]
+
+
 def check_function(what: str, f: PerSample, params: Any, batch: Any, scalar: bool) -> None:
     """Raise ConfigError when ``f(params, batch)`` fails or does not give [n] (or, ``scalar``, a number)."""
     n = jax.tree.leaves(batch)[0].shape[0]
@@ -285,9 +297,16 @@ def check_function(what: str, f: PerSample, params: Any, batch: Any, scalar: boo
         raise ConfigError(f"{what}: gave {type(given).__name__}, must give {wanted}")
     if shape != (n,) and not (scalar and shape == ()):
         raise ConfigError(f"{what}: gave shape {shape} for a batch of {n} samples, must give {wanted}")
-    if what == "loss" and not jnp.issubdtype(kind, jnp.floating):
-        raise ConfigError(f"{what}: gave {kind}, must be floating-point numbers")
+    real = (jnp.floating,) if what == "loss" else (jnp.floating, jnp.integer, jnp.bool_)
+    if not any(jnp.issubdtype(kind, fits) for fits in real):
+        raise ConfigError(f"{what}: gave {kind}, must be {'floating-point' if what == 'loss' else 'real'} numbers")
     if what == "loss":
+        if shape == ():  # it is evaluated sample by sample
+            one = jax.tree.map(lambda a: jax.ShapeDtypeStruct((1, *a.shape[1:]), a.dtype), batch)
+            try:
+                jax.eval_shape(f, params, one)
+            except Exception as error:
+                raise ConfigError(f"{what}: fails on a batch of one sample: {first_line(error)}") from error
         try:
             jax.eval_shape(jax.grad(lambda p, b: jnp.sum(f(p, b))), params, batch)
         except Exception as error:

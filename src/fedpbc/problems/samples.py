@@ -25,10 +25,10 @@ def offsets_of(sizes: np.ndarray) -> np.ndarray:
     """First row of each client, int32[m]. Raises ConfigError when a client has no sample, or all have 2^31 and more."""
     if len(sizes) == 0 or int(sizes.min()) < 1:
         client = int(np.argmin(sizes)) if len(sizes) else 0
-        raise ConfigError(f"client {client} has no training sample: every client needs at least one")
+        raise ConfigError(f"data: client {client} has no training sample: every client needs at least one")
     ends = np.cumsum(sizes, dtype=np.int64)
     if ends[-1] > INT_MAX:
-        raise ConfigError(f"{ends[-1]:,} training samples: at most {INT_MAX:,} can be counted")
+        raise ConfigError(f"data: {ends[-1]:,} training samples: at most {INT_MAX:,} can be counted")
     return np.concatenate([[0], ends[:-1]]).astype(np.int32)
 
 
@@ -127,6 +127,20 @@ def weighted(samples: Samples, dtype: Any) -> dict[str, Any]:
         part["by_client"] = aligned_zeros((rows,), dtype)
         part["by_client"][:total] = weights_of(samples.sizes, dtype)
     return part
+
+
+def weighted_sum(values: Array, weights: Array) -> Array:
+    """sum_k values_k weights_k, [n] and [n] -> a number: halves are added to halves until one is left.
+
+    The order is in the program: a product of vectors is summed in an order that the compiler chooses, and it chooses
+    another one when a round is shared between devices.
+    """
+    parts = values * weights
+    while parts.shape[0] > 1:
+        half = parts.shape[0] // 2
+        added, rest = parts[:half] + parts[half : 2 * half], parts[2 * half :]
+        parts = jnp.concatenate([added, rest]) if rest.shape[0] else added
+    return parts[0]
 
 
 def block_rows(part: dict[str, Any], block: Array, size: int) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
@@ -26,6 +27,9 @@ class Callback:
 
     side_by_side: ClassVar[bool] = False
 
+    def on_start(self, columns: Sequence[str]) -> None:
+        """Before anything is computed or written: the columns that rows will have. Raise ConfigError to refuse them."""
+
     def on_rows(self, cell: CellKey, rows: dict[str, np.ndarray]) -> bool | None:
         """Called for each new row of metrics. Return True to end the cell here.
 
@@ -49,22 +53,28 @@ class EarlyStop(Callback):
         self, metric: str, patience: int, min_change: float = 0.0, better: Literal["lower", "higher"] = "lower"
     ) -> None:
         """``metric``: a column, as ``server_train_loss``; ``better``: which way it improves. Raises ConfigError."""
-        if better not in ("lower", "higher"):
+        if not isinstance(metric, str) or not metric:
+            raise ConfigError(f"metric = {shorten(metric)}: must be the name of a column, as server_train_loss")
+        if not isinstance(better, str) or better not in ("lower", "higher"):
             raise ConfigError(f'better = {shorten(better)}: must be "lower" or "higher"')
         if isinstance(patience, bool) or not isinstance(patience, int | np.integer) or patience < 1:
             raise ConfigError(f"patience = {shorten(patience)}: must be an integer, at least 1 round")
-        if not 0 <= min_change < np.inf:
+        numeric = isinstance(min_change, int | float | np.integer | np.floating) and not isinstance(min_change, bool)
+        if not numeric or not 0 <= min_change < np.inf:
             raise ConfigError(f"min_change = {shorten(min_change)}: must be a number >= 0")
         self.metric, self.patience, self.min_change = metric, patience, min_change
         self.sign = 1.0 if better == "lower" else -1.0
         self._best: dict[CellKey, tuple[float, int]] = {}
 
-    def on_rows(self, cell: CellKey, rows: dict[str, np.ndarray]) -> bool | None:
-        """True once the metric has stopped improving. Raises ConfigError when there is no such metric."""
-        if self.metric not in rows:
-            known = [name for name in rows if name != "round"]
+    def on_start(self, columns: Sequence[str]) -> None:
+        """Raises ConfigError when there is no such metric."""
+        if self.metric not in columns:
+            known = [name for name in columns if name != "round"]
             hint = suggest(self.metric, known)
             raise ConfigError(f"EarlyStop: no metric {shorten(self.metric)}{hint}; there are {', '.join(known)}")
+
+    def on_rows(self, cell: CellKey, rows: dict[str, np.ndarray]) -> bool | None:
+        """True once the metric has stopped improving."""
         t, value = int(rows["round"][0]), self.sign * float(rows[self.metric][0])
         best, since = self._best.get(cell, (np.inf, t)) if t > 0 else (np.inf, t)
         if not np.isfinite(value):

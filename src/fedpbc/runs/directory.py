@@ -33,6 +33,7 @@ from fedpbc.io.lock import Lock
 from fedpbc.io.whole import damaged, read_arrays, replacing, write_arrays, write_text
 from fedpbc.runs.metrics import read_metrics, write_metrics
 from fedpbc.runs.run import KEYS, CellResult, Models, Run, final_values, summarise
+from fedpbc.runs.stamps import changed_since
 from fedpbc.runs.structure import rebuilt
 
 PART = "part.json"
@@ -233,9 +234,9 @@ def write_run(run: Run, out: Path) -> Path:
     """Write a run that was computed in memory. Raises ConfigError when ``out`` is taken or the run was read back."""
     if run.experiment is None:
         raise ConfigError(f"{out}: this run was read back from {run.path}; copy that folder instead")
-    changed = difference(run.content, content_of(run.experiment)) if run.content else []
+    changed = changed_since(run.stamps, run.experiment)
     if changed:
-        raise ConfigError(f"{out}: cannot be written, what the run read has changed since: {'; '.join(changed[:5])}")
+        raise ConfigError(f"{out}: what the run read has been written to since: {'; '.join(changed[:5])}")
     directory = RunDirectory.open(out, run.experiment, resume=False)
     try:
         manifest = {key: value for key, value in run.manifest.items() if key != "cells"}

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 
 import jax
 import numpy as np
 
+from fedpbc.core.contract import check_links
 from fedpbc.core.engine import draw_links, has_downlink
 from fedpbc.core.schema import Component
-from fedpbc.errors import ConfigError, FedpbcError, shorten
+from fedpbc.errors import ConfigError, optional, shorten
 from fedpbc.experiment.grid import Experiment
 from fedpbc.io.whole import replacing
 
@@ -65,6 +65,8 @@ def write_links(experiment: Experiment, links: Component, seed: int, out: Path) 
     with precision, generator, np.errstate(all="ignore"):
         problem = experiment.problem.build(experiment.context(seed))
         process = links.build(experiment.context(seed, problem))
+        if links.from_outside:
+            check_links(links.key, process, problem.num_clients)
         shape = experiment.rounds, problem.num_clients
         total = 0
 
@@ -102,10 +104,7 @@ def _write_npy(path: Path, shape: tuple[int, int], blocks: Iterable[np.ndarray])
 
 
 def _write_parquet(path: Path, shape: tuple[int, int], blocks: Iterable[np.ndarray]) -> None:
-    try:
-        pa, pq = import_module("pyarrow"), import_module("pyarrow.parquet")
-    except ModuleNotFoundError:
-        raise FedpbcError(f"{path.name}: Parquet needs pyarrow: pip install pyarrow") from None
+    pa, pq = (optional(module, f"{path.name}: Parquet") for module in ("pyarrow", "pyarrow.parquet"))
     schema = pa.schema([("round", pa.int64()), ("client", pa.int64()), ("active", pa.bool_())])
     with pq.ParquetWriter(path, schema) as writer:
         for rounds, clients, active in _columns(blocks):

@@ -11,7 +11,7 @@ import numpy as np
 
 from fedpbc.core.measures import measure_of
 from fedpbc.core.types import Measure
-from fedpbc.errors import UnknownName, unknown_name
+from fedpbc.errors import UnknownName, optional, unknown_name
 from fedpbc.io.whole import read_arrays
 
 if TYPE_CHECKING:
@@ -84,8 +84,8 @@ class Run:
     """Its run directory, if it has one."""
     experiment: Experiment | None = None
     """The checked experiment, where the run was computed here."""
-    content: dict[str, Any] | None = None
-    """The experiment with hashes of what it read, from when the run was computed."""
+    stamps: dict[str, Any] = field(default_factory=dict)
+    """Of every file it read, what tells that it was written to since."""
     tree: Callable[[np.ndarray], Any] | None = None
     """Of a vector [d] the model as a pytree."""
 
@@ -204,10 +204,9 @@ class Run:
         return flat if self.tree is None else self.tree(flat)
 
     def to_pandas(self) -> pd.DataFrame:
-        """All rows as a DataFrame: the columns of metrics.csv. Needs pandas."""
-        import pandas as pd
-
-        return pd.DataFrame(self.metrics)
+        """All rows as a DataFrame: the columns of metrics.csv. Needs pandas, and says so."""
+        frame: pd.DataFrame = optional("pandas", "to_pandas()").DataFrame(self.metrics)
+        return frame
 
     def to_markdown(self, metrics: str | Sequence[str] | None = None) -> str:
         """The final values as a Markdown table: mean and spread over the seeds."""
@@ -226,6 +225,7 @@ class Run:
 
         A metric, or several, is named without its model: ``run.plot("distance")``. Raises UnknownName.
         """
+        optional("matplotlib", "plot()")
         from fedpbc.plots.runs import draw
 
         return draw([self], metrics)

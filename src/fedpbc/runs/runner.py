@@ -23,12 +23,13 @@ from fedpbc.core.memory import require_memory, total_memory
 from fedpbc.core.programs import Programs, Simulation
 from fedpbc.core.schema import Context
 from fedpbc.core.types import Measure, Problem
-from fedpbc.errors import ConfigError, shorten, suggest
+from fedpbc.errors import ConfigError, FedpbcError, first_line, shorten, suggest
 from fedpbc.experiment.grid import Cell, CellKey, Experiment
 from fedpbc.runs.callbacks import Callback
 from fedpbc.runs.cell import run_cell
-from fedpbc.runs.directory import RunDirectory, content_of, draw_figure, read_run
-from fedpbc.runs.run import CellResult, Run
+from fedpbc.runs.directory import RunDirectory, draw_figure, read_run
+from fedpbc.runs.run import COUNTS, CellResult, Run
+from fedpbc.runs.stamps import changed_since, stamps_of
 from fedpbc.runs.structure import structure_of
 from fedpbc.runs.workers import Queue, work
 
@@ -106,13 +107,20 @@ class Grid:
         self._drawn: dict[int, Problem] = {}
         self._problems: dict[tuple[int, int], Problem] = {}
         self._building, self._telling = threading.RLock(), threading.RLock()
-        self.content: dict[str, Any] | None = None
+        self.stamps = stamps_of(experiment)
+        self._checked = False
 
     def drawn(self, seed: int) -> Problem:
         """The problem of a seed, its data not on a device yet."""
         with self._building:
             if seed not in self._drawn:
-                self._drawn[seed] = self.experiment.problem.build(self.experiment.context(seed))
+                changed = changed_since(self.stamps, self.experiment)
+                if changed:
+                    raise ConfigError(f"written to while the run went on: {'; '.join(changed[:5])}; run it again")
+                problem = self.experiment.problem.build(self.experiment.context(seed))
+                if self.experiment.problem.from_outside and not self._checked:
+                    contract.check_problem("problem", problem, self.experiment.dtype)
+                self._drawn[seed] = problem
             return self._drawn[seed]
 
     def problem(self, seed: int, device: int = 0) -> Problem:
@@ -149,18 +157,22 @@ class Grid:
             )
             require_memory("batch_size", size, 3 * num_bytes, f"minibatches of {e.chunk_size} clients")
         self._check_figure(problem)
-        e.learning_rate.build(context)
         for links in e.links:
             process = links.build(context)
-            if links.factory.from_outside:
+            if links.from_outside:
                 contract.check_links(links.key, process, problem.num_clients)
         for algorithm in e.algorithms:
             method = algorithm.build(context)
-            if algorithm.factory.from_outside:
-                contract.check_algorithm(algorithm.key, method, problem.init, problem.num_clients)
-        for algorithm in e.algorithms:
-            e.setting(algorithm, "learning_rate").build(context)
-        self.content = content_of(e)
+            if algorithm.from_outside:
+                lost = e.state_loss is not None
+                contract.check_algorithm(algorithm.key, method, problem.init, problem.num_clients, forgets=lost)
+        for rate in (e.learning_rate, *(e.setting(algorithm, "learning_rate") for algorithm in e.algorithms)):
+            schedule = rate.build(context)
+            if rate.from_outside:
+                contract.check_schedule(rate.key, schedule)
+        self._checked = True
+        for callback in self.callbacks:
+            callback.on_start(self._columns())
 
     def _check_figure(self, problem: Problem) -> None:
         """The figure may only ask for what the problem measures."""
@@ -176,6 +188,13 @@ class Grid:
                 )
         self._measures = {name: problem.measures.get(name, Measure(name.replace("_", " "))) for name in measured}
 
+    def _columns(self) -> list[str]:
+        """The columns of rows, beside the round."""
+        models = self.experiment.metrics
+        measured = [f"{model}_{name}" for name in self._measures for model in ("server", "mean") if model in models]
+        distance = ["consensus_distance"] if "mean" in models else []
+        return [*COUNTS[:1], *measured, *distance, *COUNTS[1:]]
+
     def run(self, directory: RunDirectory | None) -> Run:
         """Every cell that is not finished yet, and what a run leaves behind."""
         if directory and directory.complete:
@@ -190,7 +209,7 @@ class Grid:
         manifest = self.manifest()
         run = Run(
             self.experiment.table(), results, self._measures, {**manifest, "cells": infos}, path, self.experiment,
-            content=self.content, tree=self._tree(),
+            stamps=self.stamps, tree=self._tree(),
         )  # fmt: skip
         if directory:
             directory.finish(manifest, self._measures, results)
@@ -290,7 +309,14 @@ class Grid:
             eval_every=np.int32(e.eval_every),
             loss=self._loss(context),
         )
-        return Simulation(self.programs, plan, inputs)
+        try:
+            return Simulation(self.programs, plan, inputs)
+        except Exception as error:  # the last resort: ``check`` should have found it
+            parts = (e.problem, cell.links, cell.algorithm, cell.learning_rate)
+            outside = [f"{part.key} ({part.name})" for part in parts if part.from_outside]
+            if not outside or isinstance(error, FedpbcError | MemoryError | jax.errors.JaxRuntimeError):
+                raise
+            raise ConfigError(f"{', '.join(outside)}: cannot be compiled: {first_line(error)}") from error
 
     def _loss(self, context: Context) -> StateLoss | None:
         """Who loses its state when; the same clients for every method of a seed."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from flwr.app import Context, Error, Message
@@ -11,14 +12,23 @@ from flwr.clientapp.typing import ClientAppCallable, Mod
 from fedpbc.errors import ConfigError, shorten
 from fedpbc.flower.client.mod import client_id
 from fedpbc.flower.wire.protocol import IDENTIFY, SERVER_ROUND, Order
-from fedpbc.io.participation import read_trace
+from fedpbc.io.participation import Reading, read_trace
+from fedpbc.io.participation.reading import as_key
 
 DROPPED = 100
 """Error code of a reply that stands for silence. Flower's own codes are below 10."""
 DROPPED_REASON = "dropped by the trace"
 
 
-def drop_by_trace(uplink: str | Path | None = None, downlink: str | Path | None = None) -> Mod:
+def drop_by_trace(
+    uplink: str | Path | None = None,
+    downlink: str | Path | None = None,
+    *,
+    active_column: str | None = None,
+    round_seconds: float | None = None,
+    missing_rounds: Literal["empty"] | None = None,
+    drop_duplicates: bool = False,
+) -> Mod:
     """Flower mod that loses messages as a trace says: the first of the list, ``mods=[drop_by_trace(...), fedpbc_mod]``.
 
     ``uplink``, ``downlink``: files as ``fedpbc links`` writes them (.csv with round,client,active, or .npy of shape
@@ -26,9 +36,13 @@ def drop_by_trace(uplink: str | Path | None = None, downlink: str | Path | None 
     the one whose ``partition-id`` or ``client-id`` is i, counted from 0. A message lost on the downlink never reaches
     the train function; one lost on the uplink does, and its result stays with the client. Either way the server
     is told at once, by an error reply: a rehearsal does not wait for deadlines. The path may also stand in the run
-    config, as ``trace`` and ``downlink-trace``. Raises ConfigError on the first message for a missing or bad
-    file, or a client the trace does not have.
+    config, as ``trace`` and ``downlink-trace``. ``active_column``, ``round_seconds``, ``missing_rounds`` and
+    ``drop_duplicates`` say how both files are read, as for the links called ``trace`` and in the audit. Raises
+    ConfigError for a bad option, and on the first message for a missing or bad file, or a client the trace does not
+    have.
     """
+    reading = Reading(active_column, round_seconds, missing_rounds, drop_duplicates, spell=as_key)
+    reading.check()
     traces: dict[str, np.ndarray] = {}
 
     def active(which: str, path: str | Path | None, context: Context, round: int) -> bool:
@@ -37,7 +51,7 @@ def drop_by_trace(uplink: str | Path | None = None, downlink: str | Path | None 
             return True
         trace = traces.get(str(path))
         if trace is None:
-            trace = traces[str(path)] = read_trace(which, Path(path))
+            trace = traces[str(path)] = read_trace(which, Path(path), reading)
         return bool(trace[round % len(trace), _column(trace, path, context)])
 
     def mod(message: Message, context: Context, call_next: ClientAppCallable) -> Message:

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fedpbc.errors import FedpbcError, shorten, suggest
+from fedpbc.errors import optional, shorten, suggest
 from fedpbc.io.participation.columns import Columns
 from fedpbc.io.participation.reading import BadLog, Format, Names, Progress, Reading, Rows, Table
 
 
 def read_parquet(path: Path, reading: Reading, progress: Progress | None = None) -> Table:
     """Columns round (integer), client (string or integer), and one that says who took part, or none; needs pyarrow."""
-    try:
-        pa, pq = import_module("pyarrow"), import_module("pyarrow.parquet")
-    except ModuleNotFoundError:
-        raise FedpbcError(f"{path}: Parquet needs pyarrow: pip install pyarrow") from None
+    pa, pq = (optional(module, f"{path}: Parquet") for module in ("pyarrow", "pyarrow.parquet"))
     try:
         file = pq.ParquetFile(path)
         words = [name for name in file.schema_arrow.names if pa.types.is_string(file.schema_arrow.field(name).type)]

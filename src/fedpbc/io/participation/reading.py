@@ -76,9 +76,14 @@ class Reading:
 
     def check(self) -> None:
         """Raise BadReading on values that are not allowed."""
+        column = self.active_column
+        if column is not None and not (isinstance(column, str) and column):
+            raise BadReading(self, "active_column", shorten(column), "must be NAME, NAME=VALUE,VALUE or none")
         if self.missing_rounds not in (None, "empty", "unknown"):
             raise BadReading(self, "missing_rounds", shorten(self.missing_rounds), "must be empty or unknown")
-        if self.round_seconds is not None and not 0 < self.round_seconds < 1e9:
+        seconds = self.round_seconds
+        numeric = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+        if seconds is not None and not (numeric and 0 < seconds < 1e9):
             raise BadReading(self, "round_seconds", shorten(self.round_seconds), "must be a number > 0, below 10^9")
 
     def given(self) -> list[str]:

@@ -22,6 +22,7 @@ from fedpbc.core.schema import (
     component,
 )
 from fedpbc.core.types import Array, TimeFunction
+from fedpbc.errors import BadOption
 from fedpbc.links.common.probability import Prob
 
 DAY = 86_400.0
@@ -167,6 +168,7 @@ VARIATIONS: Kind = Kind(
         "diurnal": diurnal,
         "absence": absence,
     },
+    gives=Variation,
     shorthand=lambda value: {"name": value} if isinstance(value, str) else None,
     allowed='"none" or a table with a name',
 )
@@ -176,8 +178,22 @@ Varying = Annotated[Variation | Component[Variation], VARIATIONS]
 
 def compose(context: Context, prob: Prob, varying: Varying | None) -> TimeFunction:
     """p^t, [m], from base probabilities [m] or [T, m] and a variation: see the top of this file."""
-    table = np.atleast_2d(np.asarray(prob)).astype(context.dtype, copy=False)
+    table = _checked(prob, context.problem.num_clients).astype(context.dtype, copy=False)
     return TimeFunction({"table": table, "varying": varying or none.function(context)}, _product)
+
+
+def _checked(prob: Any, m: int) -> np.ndarray:
+    """Base probabilities, which may come from outside, as [T, m]. Raises BadOption."""
+    try:
+        table = np.atleast_2d(np.asarray(prob, np.float64))
+    except (TypeError, ValueError):
+        raise BadOption("prob", prob, "must be numbers, one per client") from None
+    if table.ndim != 2 or table.shape[1] != m or not len(table):
+        raise BadOption("prob", prob, f"has shape {np.shape(prob)}, must have one probability per client, ({m},)")
+    if not np.all((table >= 0) & (table <= 1)):
+        t, i = np.argwhere(~((table >= 0) & (table <= 1)))[0]
+        raise BadOption("prob", prob, f"is {table[t, i]:g} for client {i}, must be in [0, 1]")
+    return table
 
 
 def _product(params: dict[str, Any], t: Array) -> Array:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedpbc.errors import optional
 from fedpbc.runs.callbacks import Callback
 
 if TYPE_CHECKING:
@@ -27,9 +28,7 @@ class MLflow(Callback):
 
     def __init__(self, experiment: str = "fedpbc", tracking_uri: str | None = None) -> None:
         """``experiment``: its name there; ``tracking_uri``: of the server or folder (default: MLflow's own)."""
-        from mlflow import MlflowClient
-
-        self._client = MlflowClient(tracking_uri=tracking_uri)
+        self._client = optional("mlflow", "MLflow").MlflowClient(tracking_uri=tracking_uri)
         self.experiment = experiment
         self._experiment_id: str | None = None
         self._cell: CellKey | None = None

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedpbc.errors import optional
 from fedpbc.runs.callbacks import Callback
 
 if TYPE_CHECKING:
@@ -25,8 +26,7 @@ class TensorBoard(Callback):
 
     def __init__(self, folder: str | Path) -> None:
         """``folder``: the log directory, created when the first row comes. Needs tensorboardX."""
-        import tensorboardX  # noqa: F401 -- where it is missing, say so before the run
-
+        optional("tensorboardX", "TensorBoard")  # where it is missing, say so before the run
         self.folder = Path(folder)
         self._cell: CellKey | None = None
         self._writer: Any = None
