@@ -61,6 +61,20 @@ CASES = {
     "scaffold by server": Case({"name": "scaffold", "controls": "server"}, rivals.Scaffold(held_by_server=True)),
     "scaffold around": Case({"name": "scaffold", "apply": "around"}, rivals.Scaffold(around=True)),
     "scaffold with epochs": Case({"name": "scaffold", "epoch_reset": True}, rivals.Scaffold(epochs=True)),
+    "fedfade": Case({"name": "fedfade", "cutoff": 4}, rivals.FedFade(cutoff=4)),
+    "fedfade around, mean": Case(
+        {"name": "fedfade", "apply": "around", "weights": "mean"}, rivals.FedFade(mean=True, around=True)
+    ),
+    "fedfade by server": Case(
+        {"name": "fedfade", "controls": "server", "fading": 0.8, "server": {"name": "momentum"}},
+        rivals.FedFade(0.8, held_by_server=True, optimiser=rivals.Momentum()),
+    ),
+    "fedfade by server around": Case(
+        {"name": "fedfade", "controls": "server", "apply": "around", "server": 0.7},
+        rivals.FedFade(held_by_server=True, around=True, optimiser=rivals.Sgd(0.7)),
+    ),
+    "fedfade that does not fade": Case({"name": "fedfade", "fading": "none"}, rivals.FedFade(1.0)),
+    "fedfade that fades at once": Case({"name": "fedfade", "fading": 0}, rivals.FedFade(0.0)),
     "fedawe": Case({"name": "fedawe", "server_learning_rate": 0.5}, rivals.FedAWE(0.5)),
     "fedawe clip": Case({"name": "fedawe", "clip": 3}, rivals.FedAWE(clip=3)),
     "fedpbc": Case({"name": "fedpbc"}, rivals.FedPBC()),
@@ -169,7 +183,7 @@ def test_the_simulator_is_the_oracle(folder: Any, case: str, compute: str, scena
     assert np.abs(run.servers[-1]).max() > 0.1
 
 
-@pytest.mark.parametrize("case", ["fedau", "f3ast", "mifa", "fedvarp", "scaffold", "fedawe", "corrected light around"])
+@pytest.mark.parametrize("case", ["fedau", "f3ast", "mifa", "fedvarp", "scaffold", "fedfade", "fedawe", "corrected light around"])
 def test_memories_are_the_oracles_too(folder: Any, case: str) -> None:
     run, lost = simulated(folder, case, "all", **SCENARIOS["everything"])
     states = expected(CASES[case].method, "all", lost, **SCENARIOS["everything"])
@@ -179,6 +193,7 @@ def test_memories_are_the_oracles_too(folder: Any, case: str) -> None:
         "mifa": [("table", "G")],
         "fedvarp": [("table", "y"), ("mean", "ybar")],
         "scaffold": [("control", "c"), ("controls", "c_i")],
+        "fedfade": [("control", "c"), ("controls", "c_i"), ("intervals.weight", "w")],
         "fedawe": [("last", "tau")],
         "corrected light around": [("corrections", "z"), ("length", "h"), ("epoch", "epoch"), ("server_epoch", "E")],
     }

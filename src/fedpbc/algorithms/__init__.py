@@ -9,6 +9,7 @@ from fedpbc.algorithms.fedavg import fedavg
 from fedpbc.algorithms.fedavg_all import fedavg_all
 from fedpbc.algorithms.fedavg_known import fedavg_known
 from fedpbc.algorithms.fedawe import fedawe
+from fedpbc.algorithms.fedfade import fedfade
 from fedpbc.algorithms.fedpbc import fedpbc
 from fedpbc.algorithms.fedpbc_corrected import fedpbc_corrected
 from fedpbc.algorithms.fedprox import fedprox
@@ -31,6 +32,7 @@ ALGORITHMS: Kind = Kind(
         "mifa": mifa,
         "fedvarp": fedvarp,
         "scaffold": scaffold,
+        "fedfade": fedfade,
         "fedawe": fedawe,
         "fedpbc": fedpbc,
         "fedpbc_corrected": fedpbc_corrected,
@@ -51,6 +53,7 @@ __all__ = [
     "fedavg_all",
     "fedavg_known",
     "fedawe",
+    "fedfade",
     "fedpbc",
     "fedpbc_corrected",
     "fedprox",
