@@ -554,7 +554,7 @@ class Scaffold(Broadcast):
 
 
 class FedFade(FedAU):
-    """FedFade (ours): server x, c; client i keeps c_i, of which u_i = (product of the deltas since its last contact) c_i
+    """FedFade (ours): server x, c; client i has c_i, of which u_i = (product of the deltas since its last contact) c_i
     is left. Local x -= eta (g + c - u_i); g_i = mean of its own s gradients g; d_i = g_i - u_i. C = those of A that
     were reached, w_i = FedAU's mean interval with C in the place of A, used first.
 

@@ -6,6 +6,7 @@ a time and all at once. The oracle with one deliberate mistake must not agree: t
 
 from __future__ import annotations
 
+import dataclasses
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -183,7 +184,9 @@ def test_the_simulator_is_the_oracle(folder: Any, case: str, compute: str, scena
     assert np.abs(run.servers[-1]).max() > 0.1
 
 
-@pytest.mark.parametrize("case", ["fedau", "f3ast", "mifa", "fedvarp", "scaffold", "fedfade", "fedawe", "corrected light around"])
+@pytest.mark.parametrize(
+    "case", ["fedau", "f3ast", "mifa", "fedvarp", "scaffold", "fedfade", "fedawe", "corrected light around"]
+)
 def test_memories_are_the_oracles_too(folder: Any, case: str) -> None:
     run, lost = simulated(folder, case, "all", **SCENARIOS["everything"])
     states = expected(CASES[case].method, "all", lost, **SCENARIOS["everything"])
@@ -284,6 +287,59 @@ class ControlNotItsChange(rivals.Scaffold):
         return server
 
 
+class AgesByTime(rivals.FedFade):
+    """FedFade whose slope goes through the origin, as if minibatches took nothing off."""
+
+    def slope(self, t: int, samples: list) -> float:
+        trust = [0.98 ** (t - when) for when, _, _ in samples]
+        square = sum(w * a * a for w, (_, a, _) in zip(trust, samples, strict=True))
+        return sum(w * a * y for w, (_, a, y) in zip(trust, samples, strict=True)) / square if samples else 0.0
+
+
+class NothingForgotten(rivals.FedFade):
+    """FedFade to which all samples count alike."""
+
+    def slope(self, t: int, samples: list) -> float:
+        return super().slope(t, [(t, age, left) for _, age, left in samples])
+
+
+class RatioToTheAged(rivals.FedFade):
+    """FedFade that compares g_i with what is left of c_i, u_i, in place of c_i."""
+
+    def aggregate(self, r: Any, server: Any, delta: Any, memory: Any) -> Any:
+        memory["c_i"] = list(memory["u"])
+        return super().aggregate(r, server, delta, memory)
+
+
+class DeltaOfBefore(rivals.FedFade):
+    """FedFade whose delta does not know this round's samples."""
+
+    def fade(self, t: int, samples: list) -> float:
+        return super().fade(t, [sample for sample in samples if sample[0] < t])
+
+
+class EmptyRoundsRest(rivals.FedFade):
+    """FedFade whose server stays where nobody is heard."""
+
+    def aggregate(self, r: Any, server: Any, delta: Any, memory: Any) -> Any:
+        after = super().aggregate(r, server, delta, memory)
+        return after if r.active else server
+
+
+class UnreachedCount(rivals.FedFade):
+    """FedFade whose intervals end with every message that arrives, also of those that had no c."""
+
+    def update_rule(self, r: Any, memory: Any) -> None:
+        super().update_rule(dataclasses.replace(r, active=[i for i in range(r.m) if trace()[r.t, i]]), memory)
+
+
+class NewcomersTell(rivals.FedFade):
+    """FedFade in which a lost c_i counts as one of which nothing is left."""
+
+    def lose(self, i: int, t: int, x0: Any, memory: Any) -> None:
+        memory["u"][i] = 0 * x0
+
+
 class LastClientsProbability(rivals.FedAvgKnown):
     """Every update divided by the p of the last active client."""
 
@@ -373,6 +429,26 @@ MUTANTS = [
     ("scaffold", rivals.Scaffold(0.8, held_by_server=True)),
     ("scaffold around", rivals.Scaffold()),
     ("scaffold with epochs", rivals.Scaffold()),
+    *(
+        ("fedfade", mutant(cutoff=4))
+        for mutant in (
+            AgesByTime,
+            NothingForgotten,
+            RatioToTheAged,
+            DeltaOfBefore,
+            EmptyRoundsRest,
+            UnreachedCount,
+            NewcomersTell,
+        )
+    ),
+    ("fedfade", rivals.FedFade(cutoff=5)),
+    ("fedfade", rivals.FedFade(mean=True)),
+    ("fedfade", rivals.FedFade(cutoff=4, held_by_server=True)),
+    ("fedfade", rivals.FedFade(1.0, cutoff=4)),
+    ("fedfade around, mean", rivals.FedFade(mean=True)),
+    ("fedfade by server", rivals.FedFade(0.8, held_by_server=True)),
+    ("fedfade by server", rivals.FedFade(0.8, optimiser=rivals.Momentum())),
+    ("fedfade that fades at once", rivals.FedFade(0.1)),
     ("fedavg_known", LastClientsProbability()),
     ("f3ast", ByPosition(2, 0.2)),
     ("f3ast", RatesOfBefore(2, 0.2)),

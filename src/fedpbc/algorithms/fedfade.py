@@ -67,9 +67,9 @@ def fedfade(
 ) -> Algorithm:
     """SCAFFOLD whose controls c_i fade with their age, u_i = delta^a_i c_i, and FedAU's weights w_i (ours).
 
-    a_i: the rounds since i's last contact. Client i steps along grad - u_i + c; g_i its own mean gradient, d_i = g_i - u_i =
-    -Delta_i / (s eta) - c. x -= eta s (c + (1/m) sum over A of w_i d_i); c = delta (c + (1/m) sum over A of d_i), the
-    mean of the u_i; c_i = g_i. With E[1_A w_i] = 1 the step is unbiased whatever the controls are.
+    a_i: the rounds since i's last contact. Client i steps along grad - u_i + c; g_i is its own mean gradient, and
+    d_i = g_i - u_i = -Delta_i / (s eta) - c. x -= eta s (c + (1/m) sum over A of w_i d_i); then
+    c = delta (c + (1/m) sum over A of d_i), the mean of the u_i; c_i = g_i. With E[1_A w_i] = 1 the step is unbiased whatever the controls are.
 
     ``fading``: delta, a number in [0, 1] (0: FedAU), "none" (1), or "learnt": from how much of c_i is found in g_i
     again after a_i rounds (``learn``, ``fade``). Each round has its own delta: the server keeps the sum of their logs,
@@ -80,7 +80,7 @@ def fedfade(
     by_server, around, learnt = controls == "server", apply == "around", fading == "learnt"
     optimizer = cast(ServerOptimizer, server or plain())
     delta = float(fading) if not isinstance(fading, str) else 1.0
-    scalars = (0, 0) if by_server or delta == 1 and not learnt else (2, 2) if learnt else (0, 1)
+    scalars = (0, 0) if by_server or (delta == 1 and not learnt) else (2, 2) if learnt else (0, 1)
     rates = "eta and s on the server" if by_server or not around else "eta and s on both sides"
     cost = Cost(
         down=1 if by_server and around else 2,
