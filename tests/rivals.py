@@ -571,6 +571,8 @@ class FedFade(FedAU):
     Lost: c_i = u_i = 0 and no age, c stays; held_by_server: they are the server's, and nothing but x_i is lost.
     around: plain training from x - eta (s-1)/2 (c - u_i), afterwards minus eta (s+1)/2 (c - u_i).
 
+    latest_length: in a round without contacts eta s is that of the latest round with some (a server that is told it).
+
     Written without the product form: every u_i is multiplied in every round, all samples are kept.
     """
 
@@ -582,15 +584,17 @@ class FedFade(FedAU):
         held_by_server: bool = False,
         around: bool = False,
         optimiser: Sgd | None = None,
+        latest_length: bool = False,
     ):
         super().__init__(cutoff, optimiser)
+        self.latest_length = latest_length
         self.fading, self.mean, self.held_by_server, self.around = fading, mean, held_by_server, around
 
     def memory(self, m: int, x0: np.ndarray) -> dict:
         """The controls, how old they are, the samples, the intervals, and this round's sums of gradients."""
         zeros = [np.zeros_like(x0) for _ in range(m)]
         controls = {"c": np.zeros_like(x0), "c_i": zeros, "u": list(zeros), "age": [None] * m}
-        return {**super().memory(m, x0), **controls, "samples": [], "delta": 1.0, "sum": {}}
+        return {**super().memory(m, x0), **controls, "samples": [], "delta": 1.0, "sum": {}, "length": 0.0}
 
     def lose(self, i: int, t: int, x0: np.ndarray, memory: dict) -> None:
         """c_i is gone if the client keeps it."""
@@ -623,9 +627,12 @@ class FedFade(FedAU):
             direction = memory["c"]
             for i in contacts:
                 direction = direction + weights[i] * d[i] / r.m
-            server = self.optimiser.move(server, -r.eta * r.steps * direction, memory)
+            length = memory["length"] if self.latest_length and not contacts else r.eta * r.steps
+            server = self.optimiser.move(server, -length * direction, memory)
         elif r.active:
             server = self.optimiser.move(server, mean_over(r.active, delta), memory)
+        if contacts:
+            memory["length"] = r.eta * r.steps
 
         for i in contacts:
             norm = float(memory["c_i"][i] @ memory["c_i"][i])

@@ -416,7 +416,8 @@ def test_poison() -> None:
     links = _links([{0}, {0, 1}, set(), {1}], m)
     prob = np.full((4, m), 0.5)
     rules = [FedAvg(), FedAvgAll(), FedAvgKnown(), FedAU(), F3AST(2), FedProx(0.1), AmplifiedFedAvg(2, 2.0), MIFA(),
-             FedVARP(), Scaffold(), FedFade(), FedAWE(), FedPBC(), FedPBCCorrected("full"), FedPBCCorrected("light")]  # fmt: skip
+             FedVARP(), Scaffold(), FedFade(), FedAWE(), FedPBC(),
+             FedPBCCorrected("full"), FedPBCCorrected("light")]  # fmt: skip
     for method in rules:
         kw = {"steps": 2, "rate": lambda t: 0.1, "prob": prob}
         a = simulate(method, bad, links, np.zeros(2), **kw)

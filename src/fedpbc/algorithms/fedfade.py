@@ -69,7 +69,8 @@ def fedfade(
 
     a_i: the rounds since i's last contact. Client i steps along grad - u_i + c; g_i is its own mean gradient, and
     d_i = g_i - u_i = -Delta_i / (s eta) - c. x -= eta s (c + (1/m) sum over A of w_i d_i); then
-    c = delta (c + (1/m) sum over A of d_i), the mean of the u_i; c_i = g_i. With E[1_A w_i] = 1 the step is unbiased whatever the controls are.
+    c = delta (c + (1/m) sum over A of d_i), the mean of the u_i; c_i = g_i. With E[1_A w_i] = 1 the step is unbiased
+    whatever the controls are.
 
     ``fading``: delta, a number in [0, 1] (0: FedAU), "none" (1), or "learnt": from how much of c_i is found in g_i
     again after a_i rounds (``learn``, ``fade``). Each round has its own delta: the server keeps the sum of their logs,
