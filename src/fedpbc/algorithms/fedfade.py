@@ -145,7 +145,7 @@ def left(product: Array, square: Array, known: Array) -> tuple[Array, Array]:
     """
     xp = product.__array_namespace__()
     ratio = product / xp.where(square > 0, square, 1)
-    measured = known & (square > 0) & xp.isfinite(ratio)
+    measured = known & (square > 0) & xp.isfinite(square) & xp.isfinite(ratio)
     return xp.log(xp.clip(xp.where(measured, ratio, 1), LEAST, 1)), measured
 
 

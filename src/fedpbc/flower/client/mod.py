@@ -42,7 +42,8 @@ def fedpbc_mod(message: Message, context: Context, call_next: ClientAppCallable)
 
     What it keeps in ``context.state`` is a cache: a client that loses it computes more, and nothing else changes
     (SCAFFOLD and FedFade with ``controls = "client"``, MIFA and FedVARP with ``memory = "client"`` excepted, see
-    there; and where ``max_catchup`` takes longer than a deadline the rounds begun with are lost, so that the client replays the latest).
+    there; and where ``max_catchup`` takes longer than a deadline the rounds begun with are lost, so that the client
+    replays the latest).
 
     A train function that raises an exception, or returns a model that is not finite, is reported to the server with
     the round it was called for; what the rounds before made is kept.

@@ -30,7 +30,7 @@ from fedpbc.flower.wire.protocol import AROUND, CONTROL_VARIATE, CORRECTION, FAD
 
 @dataclass(kw_only=True, eq=False)
 class FedFade(UnreliableClients):
-    """SCAFFOLD whose c_i fade with their age, u_i = delta^a_i c_i, and FedAU's weights w_i; for links with memory (ours).
+    """SCAFFOLD whose c_i fade with their age, u_i = delta^a_i c_i, with FedAU's weights w_i (ours).
 
     Local steps along g - u_i + c; g_i = u_i - c - Delta_i / h_i, h_i the sum of the learning rates of i's local steps,
     d_i = g_i - u_i. x -= h (c + (1/m) sum over A^t of w_i d_i), h their mean; c = delta (c + (1/m) sum over A^t of
@@ -125,7 +125,7 @@ class FedFadeRule(Rule):
         super().init(layout, num_clients)
         m = self.num_clients
         self.tables = Tables(layout, {"control": 1, "row": m if self.by_server else 0})
-        self.contacts = Epochs(m)
+        self.epochs = Epochs(m)
         """The last contacts; of epochs there is one."""
         self.numbers = Numbers(init(None, m, np.float64), np.zeros(m), 0.0, np.zeros(5), 0.0)
         self._sent: tuple[int, ArrayRecord] | None = None
@@ -133,7 +133,7 @@ class FedFadeRule(Rule):
 
     def order(self, round: Round, client: Client) -> dict[str, Any]:
         """Which c_i of this client is the valid one."""
-        return {} if self.by_server else self.contacts.order(client)
+        return {} if self.by_server else self.epochs.order(client)
 
     def extras(self, round: Round, client: Client) -> dict[str, ArrayRecord]:
         """c - u_i, or c and what is left of c_i where the client has it; around: how far to go along it."""
@@ -191,7 +191,7 @@ class FedFadeRule(Rule):
                 self._renew_own(round.t, updates, length)
             since = np.where(reported, self.numbers.log, self.numbers.since)
             self.numbers = Numbers(intervals, since, self.numbers.log + log_delta, sums, h)
-            self.contacts.count(round.t, replies)
+            self.epochs.count(round.t, replies)
             self.tables["control"].replace(round.t, after)
 
         return Step(new if replies or self.intervals else None, commit)
@@ -213,7 +213,7 @@ class FedFadeRule(Rule):
     def _learnt(self, t: int, updates: Updates, replies: list[Reply], length: np.ndarray) -> np.ndarray:
         """The sums with this round's samples."""
         product, square = np.zeros(self.num_clients), np.zeros(self.num_clients)
-        last = np.array(self.contacts.accepted)
+        last = np.array(self.epochs.accepted)
         known = updates.reported & (last >= 0)
         if self.by_server:
             for index, name, block, update in updates.rows():
@@ -227,7 +227,9 @@ class FedFadeRule(Rule):
                 index, answer = reply.client.index, reply.answer
                 product[index], square[index] = answer.product, answer.square
                 known[index] &= not answer.lost
-        return learn(self.numbers.sums, t - last, *left(product, square, known))
+        with np.errstate(all="ignore"):  # clients may tell anything; ``left`` takes what is finite
+            log_r, measured = left(product, square, known)
+        return learn(self.numbers.sums, t - last, log_r, measured)
 
     def _gradient(self, index: int, name: str, block: slice, update: np.ndarray, length: np.ndarray) -> np.ndarray:
         """g_i = u_i - c - Delta_i / h_i, [1, b]."""
@@ -243,7 +245,7 @@ class FedFadeRule(Rule):
         table.wrote(t, updates.reported)
 
     def save(self) -> tuple[dict[str, Any], Pieces]:
-        """The numbers, when the tables were written, and what counted when; c, and the c_i where the server has them."""
+        """The numbers, when the tables were written, what counted when; c, and the c_i where the server has them."""
         n = self.numbers
         numbers = {
             "intervals": {name: values.tolist() for name, values in n.intervals._asdict().items()},
@@ -252,12 +254,12 @@ class FedFadeRule(Rule):
             "sums": n.sums.tolist(),
             "length": n.length,
         }
-        return {"numbers": numbers, "tables": self.tables.state(), **self.contacts.state()}, self.tables.pieces()
+        return {"numbers": numbers, "tables": self.tables.state(), **self.epochs.state()}, self.tables.pieces()
 
     def load(self, memory: dict[str, Any], read: Read) -> None:
         """All as it was."""
         self.tables.restore(memory["tables"], read)
-        self.contacts.restore(memory)
+        self.epochs.restore(memory)
         kept, begun = memory["numbers"], self.numbers.intervals._asdict()
         intervals = Intervals(**{name: np.array(kept["intervals"][name], begun[name].dtype) for name in begun})
         since, sums = np.array(kept["since"], np.float64), np.array(kept["sums"], np.float64)

@@ -19,8 +19,8 @@ CORRECTION = "fedpbc.shift"
 CONTROL_VARIATE = "fedpbc.control"
 """The ArrayRecord of the server's control variate c, for clients that keep their own c_i."""
 FADING = "fedpbc.fading"
-"""The ArrayRecord of FedFade's numbers: ``left``, what is left of the client's own c_i; ``length`` > 0: the correction goes
-around the train function, eta s of it, of which ``before`` in front of it."""
+"""The ArrayRecord of FedFade's numbers: ``left``, what is left of the client's own c_i; where ``length`` = eta s > 0,
+the correction goes around the train function, ``before`` of it in front."""
 AROUND = "fedpbc.around"
 """The ArrayRecord of a correction that goes around the train function."""
 UPDATE_SCALE = "fedpbc.scale"
