@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
@@ -40,7 +40,7 @@ class Kept:
 
     def __init__(self, order: Order, message: Message, context: Context) -> None:
         self.order, self.context, self.lost = order, context, False
-        self.told: dict[str, float] = {}
+        self.told: dict[str, Any] = {}
         """Fields of the answer, after ``finish``."""
 
     def prepare(self, content: RecordDict) -> None:
