@@ -70,6 +70,8 @@ VARIANTS: list[dict[str, Any]] = [
     {"name": "mifa", "memory": "client"},
     {"name": "fedvarp"},
     {"name": "fedvarp", "memory": "client"},
+    {"name": "area"},
+    {"name": "area", "memory": "server"},
     {"name": "scaffold"},
     {"name": "scaffold", "epoch_reset": True},
     {"name": "scaffold", "controls": "server", "apply": "around"},

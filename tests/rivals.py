@@ -411,6 +411,40 @@ class FedVARP(Broadcast):
         return server
 
 
+class AREA(Broadcast):
+    """AREA: client keeps its last result y_i (x0 at the start); i in A: z_i = s plain steps; then
+    x+ = x + 1/m sum_A (z_i - y_i), y_i <- z_i: x is the mean of all y_i. Empty A or cool-down: nothing.
+
+    Lost: y_i = x0, and x stays; held_by_server: a loss takes x_i only.
+    """
+
+    def __init__(self, held_by_server: bool = False):
+        self.held_by_server = held_by_server
+
+    def memory(self, m: int, x0: np.ndarray) -> dict:
+        """y_i, and where this round's steps began."""
+        return {"y": [x0] * m, "start": {}}
+
+    def lose(self, i: int, t: int, x0: np.ndarray, memory: dict) -> None:
+        """y_i is gone if the client keeps it."""
+        if not self.held_by_server:
+            memory["y"][i] = x0
+
+    def step(self, r: Round, i: int, k: int, x: np.ndarray, start: np.ndarray, memory: dict) -> np.ndarray:
+        """A plain step."""
+        memory["start"][i] = start
+        return super().step(r, i, k, x, start, memory)
+
+    def aggregate(self, r: Round, server: np.ndarray, delta: list, memory: dict) -> np.ndarray:
+        """Everybody in A replaces its share of the mean."""
+        if r.training:
+            for i in r.active:
+                z = memory["start"][i] + delta[i]
+                server = server + (z - memory["y"][i]) / r.m
+                memory["y"][i] = z
+        return server
+
+
 class Differences(Broadcast):
     """Client i keeps h_i (0), what of it was last counted, and sends u_i - h_i; the server keeps hbar (0) alone.
 
@@ -895,6 +929,7 @@ METHODS = {
     "amplified_fedavg": AmplifiedFedAvg,
     "mifa": MIFA,
     "fedvarp": FedVARP,
+    "area": AREA,
     "scaffold": Scaffold,
     "fedfade": FedFade,
     "fedawe": FedAWE,

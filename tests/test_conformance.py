@@ -17,7 +17,7 @@ from fedpbc.problems import PROBLEMS
 from fedpbc.testing import check_algorithm, check_links, check_problem
 from fedpbc.testing.common import experiment_of, run_small
 
-LIKE_FEDAVG = {"fedavg_all", "fedavg_known", "fedau", "f3ast", "mifa", "fedvarp", "fedawe", "fedpbc"}
+LIKE_FEDAVG = {"fedavg_all", "fedavg_known", "area", "fedau", "f3ast", "mifa", "fedvarp", "fedawe", "fedpbc"}
 LIKE_SCAFFOLD = {"scaffold", "fedfade", "fedpbc_corrected"}
 
 

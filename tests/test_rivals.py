@@ -62,6 +62,8 @@ CASES = {
     "scaffold by server": Case({"name": "scaffold", "controls": "server"}, rivals.Scaffold(held_by_server=True)),
     "scaffold around": Case({"name": "scaffold", "apply": "around"}, rivals.Scaffold(around=True)),
     "scaffold with epochs": Case({"name": "scaffold", "epoch_reset": True}, rivals.Scaffold(epochs=True)),
+    "area": Case({"name": "area"}, rivals.AREA()),
+    "area by server": Case({"name": "area", "memory": "server"}, rivals.AREA(held_by_server=True)),
     "fedfade": Case({"name": "fedfade", "cutoff": 4}, rivals.FedFade(cutoff=4)),
     "fedfade around, mean": Case(
         {"name": "fedfade", "apply": "around", "weights": "mean"}, rivals.FedFade(mean=True, around=True)
@@ -441,6 +443,8 @@ MUTANTS = [
             NewcomersTell,
         )
     ),
+    ("area", rivals.AREA(held_by_server=True)),
+    ("area", rivals.MIFA()),
     ("fedfade", rivals.FedFade(cutoff=5)),
     ("fedfade", rivals.FedFade(mean=True)),
     ("fedfade", rivals.FedFade(cutoff=4, held_by_server=True)),

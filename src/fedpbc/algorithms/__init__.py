@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fedpbc.algorithms.amplified_fedavg import amplified_fedavg
+from fedpbc.algorithms.area import area
 from fedpbc.algorithms.f3ast import f3ast
 from fedpbc.algorithms.fedau import fedau
 from fedpbc.algorithms.fedavg import fedavg
@@ -31,6 +32,7 @@ ALGORITHMS: Kind = Kind(
         "amplified_fedavg": amplified_fedavg,
         "mifa": mifa,
         "fedvarp": fedvarp,
+        "area": area,
         "scaffold": scaffold,
         "fedfade": fedfade,
         "fedawe": fedawe,
@@ -47,6 +49,7 @@ ALGORITHMS: Kind = Kind(
 __all__ = [
     "ALGORITHMS",
     "amplified_fedavg",
+    "area",
     "f3ast",
     "fedau",
     "fedavg",
