@@ -76,7 +76,9 @@ def fedfade(
     again after a_i rounds (``learn``, ``fade``). Each round has its own delta: the server keeps the sum of their logs,
     and client i what that was at its last contact. ``weights``: FedAU's mean intervals with ``cutoff`` (K), or the
     mean over A as in SCAFFOLD, which is the case "none", "mean". ``controls``: who keeps c_i. One that a client loses
-    leaves c wrong by (1/m) u_i, which fades. ``apply``: inside every local step, or around a black box.
+    leaves c wrong by (1/m) u_i, which fades as controls do: where they do not (delta = 1, learnt too, as on quadratics
+    near the optimum) x stays biased, as under SCAFFOLD without epochs; the server loses none. ``apply``: inside
+    every local step, or around a black box.
     """
     by_server, around, learnt = controls == "server", apply == "around", fading == "learnt"
     optimizer = cast(ServerOptimizer, server or plain())

@@ -38,7 +38,8 @@ class FedFade(UnreliableClients):
 
     num_clients: m, required.
     controls: "client": each keeps its own c_i in ``context.state``; the server keeps c and five numbers per client. One
-        that is lost is 0, and what it left in c fades. "server": it keeps all c_i (m + 1 models), clients keep nothing.
+        that is lost is 0, and what it left in c fades as controls do: not at all where delta = 1. "server": it keeps
+        all c_i (m + 1 models), clients keep nothing, and nothing is lost.
     apply: "every_step": the train function takes its steps through ``drift_correction``; a reply of one that does not
         is refused. "around": the mod corrects around a train function that is left as it is; it must take
         ``local_steps`` plain steps with ``learning_rate``.
