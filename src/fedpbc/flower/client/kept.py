@@ -108,7 +108,8 @@ class KeptControlVariate(_Model):
 class FadingControlVariate(_Model):
     """c_i of FedFade, where the client keeps it; ``sent``: the numbers.
 
-    One that is lost is 0, and this client a newcomer: nobody else has to know, and what was lost fades from c as controls do.
+    One that is lost is 0, and this client a newcomer: nobody else has to know; what was lost fades from c as controls
+    do.
     """
 
     state = "fedpbc.control"
