@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import oracle
@@ -411,6 +411,40 @@ class FedVARP(Broadcast):
         return server
 
 
+class AREA(Broadcast):
+    """AREA: client keeps its last result y_i (x0 at the start); i in A: z_i = s plain steps; then
+    x+ = x + 1/m sum_A (z_i - y_i), y_i <- z_i: x is the mean of all y_i. Empty A or cool-down: nothing.
+
+    Lost: y_i = x0, and x stays; held_by_server: a loss takes x_i only.
+    """
+
+    def __init__(self, held_by_server: bool = False):
+        self.held_by_server = held_by_server
+
+    def memory(self, m: int, x0: np.ndarray) -> dict:
+        """y_i, and where this round's steps began."""
+        return {"y": [x0] * m, "start": {}}
+
+    def lose(self, i: int, t: int, x0: np.ndarray, memory: dict) -> None:
+        """y_i is gone if the client keeps it."""
+        if not self.held_by_server:
+            memory["y"][i] = x0
+
+    def step(self, r: Round, i: int, k: int, x: np.ndarray, start: np.ndarray, memory: dict) -> np.ndarray:
+        """A plain step."""
+        memory["start"][i] = start
+        return super().step(r, i, k, x, start, memory)
+
+    def aggregate(self, r: Round, server: np.ndarray, delta: list, memory: dict) -> np.ndarray:
+        """Everybody in A replaces its share of the mean."""
+        if r.training:
+            for i in r.active:
+                z = memory["start"][i] + delta[i]
+                server = server + (z - memory["y"][i]) / r.m
+                memory["y"][i] = z
+        return server
+
+
 class Differences(Broadcast):
     """Client i keeps h_i (0), what of it was last counted, and sends u_i - h_i; the server keeps hbar (0) alone.
 
@@ -551,6 +585,124 @@ class Scaffold(Broadcast):
             for i in heard:
                 memory["c_i"][i], memory["epoch"][i] = np.zeros_like(server), memory["E"]
         return server + self.eta_g / len(r.active) * total
+
+
+class FedFade(FedAU):
+    """FedFade (ours): server x, c; client i has c_i, of which u_i = (product of the deltas since its last contact) c_i
+    is left. Local x -= eta (g + c - u_i); g_i = mean of its own s gradients g; d_i = g_i - u_i. C = those of A that
+    were reached, w_i = FedAU's mean interval with C in the place of A, used first.
+
+    intervals: x+ = x - eta s (c + 1/m sum_C w_i d_i), with an empty C too. mean: x+ = x + 1/|A| sum_A Delta_i; A empty:
+    x stays. Either step is the server optimiser's u. Then c+ = delta (c + 1/m sum_C d_i); u_i = delta g_i, c_i = g_i in
+    C; all other u_i = delta u_i. So c is the mean of all u_i. u_i = c_i = 0 at the start. Cool-down: only the
+    intervals go on. Who is not reached takes plain steps.
+
+    learnt: for i in C that has a c_i != 0 of a rounds ago, r = <g_i, c_i>/|c_i|^2 clipped to [.02, 1] is a sample
+    (a, log r) of round t, with the weight .98^(now - t); the slope of the straight line of least squares through all
+    samples so far, this round's included, clipped to [-1, 0]; delta = exp(3 slope). No slope (0): no samples, or a
+    weighted variance of the ages of at most 1e-4 of their mean square. Else delta is the number ``fading``.
+
+    Lost: c_i = u_i = 0 and no age, c stays; held_by_server: they are the server's, and nothing but x_i is lost.
+    around: plain training from x - eta (s-1)/2 (c - u_i), afterwards minus eta (s+1)/2 (c - u_i).
+
+    latest_length: in a round without contacts eta s is that of the latest round with some (a server that is told it).
+
+    Written without the product form: every u_i is multiplied in every round, all samples are kept.
+    """
+
+    def __init__(
+        self,
+        fading: float | None = None,
+        mean: bool = False,
+        cutoff: int = 50,
+        held_by_server: bool = False,
+        around: bool = False,
+        optimiser: Sgd | None = None,
+        latest_length: bool = False,
+    ):
+        super().__init__(cutoff, optimiser)
+        self.latest_length = latest_length
+        self.fading, self.mean, self.held_by_server, self.around = fading, mean, held_by_server, around
+
+    def memory(self, m: int, x0: np.ndarray) -> dict:
+        """The controls, how old they are, the samples, the intervals, and this round's sums of gradients."""
+        zeros = [np.zeros_like(x0) for _ in range(m)]
+        controls = {"c": np.zeros_like(x0), "c_i": zeros, "u": list(zeros), "age": [None] * m}
+        return {**super().memory(m, x0), **controls, "samples": [], "delta": 1.0, "sum": {}, "length": 0.0}
+
+    def lose(self, i: int, t: int, x0: np.ndarray, memory: dict) -> None:
+        """c_i is gone if the client keeps it."""
+        if not self.held_by_server:
+            memory["c_i"][i] = memory["u"][i] = np.zeros_like(x0)
+            memory["age"][i] = None
+
+    def step(self, r: Round, i: int, k: int, x: np.ndarray, start: np.ndarray, memory: dict) -> np.ndarray:
+        """One step, shifted by c - u_i where the server reached i; its own gradient is added up."""
+        shift = memory["c"] - memory["u"][i] if i in r.reached else np.zeros_like(x)
+        if self.around and k == 0:
+            x = x - r.eta * (r.steps - 1) / 2 * shift
+        own = r.grad(i, k, x)
+        memory["sum"][i] = own if k == 0 else memory["sum"][i] + own
+        if not self.around:
+            return x - r.eta * (own + shift)
+        x = x - r.eta * own
+        return x - r.eta * (r.steps + 1) / 2 * shift if k == r.steps - 1 else x
+
+    def aggregate(self, r: Round, server: np.ndarray, delta: list, memory: dict) -> np.ndarray:
+        """The step with the controls of before, then the new ones, all of them a round older."""
+        contacts = [i for i in r.active if i in r.reached]
+        weights = list(memory["w"])
+        self.update_rule(replace(r, active=contacts), memory)
+        if not r.training:
+            return server
+        g = {i: memory["sum"][i] / r.steps for i in contacts}
+        d = {i: g[i] - memory["u"][i] for i in contacts}
+        if not self.mean:
+            direction = memory["c"]
+            for i in contacts:
+                direction = direction + weights[i] * d[i] / r.m
+            length = memory["length"] if self.latest_length and not contacts else r.eta * r.steps
+            server = self.optimiser.move(server, -length * direction, memory)
+        elif r.active:
+            server = self.optimiser.move(server, mean_over(r.active, delta), memory)
+        if contacts:
+            memory["length"] = r.eta * r.steps
+
+        for i in contacts:
+            norm = float(memory["c_i"][i] @ memory["c_i"][i])
+            if memory["age"][i] is not None and norm > 0:
+                left = min(max(float(g[i] @ memory["c_i"][i]) / norm, 0.02), 1.0)
+                memory["samples"].append((r.t, memory["age"][i], np.log(left)))
+        memory["delta"] = self.fade(r.t, memory["samples"]) if self.fading is None else self.fading
+
+        c = memory["c"]
+        for i in contacts:
+            c = c + d[i] / r.m
+        memory["c"] = memory["delta"] * c
+        for i in range(r.m):
+            if i in g:
+                memory["c_i"][i] = memory["u"][i] = g[i]
+                memory["age"][i] = 0
+            memory["u"][i] = memory["delta"] * memory["u"][i]
+            if memory["age"][i] is not None:
+                memory["age"][i] += 1
+        return server
+
+    def slope(self, t: int, samples: list) -> float:
+        """Of the weighted straight line through the samples."""
+        if not samples:
+            return 0.0
+        when, age, left = (np.array(column, np.float64) for column in zip(*samples, strict=True))
+        trust = 0.98 ** (t - when)
+        center = np.average(age, weights=trust)
+        if np.average((age - center) ** 2, weights=trust) <= 1e-4 * np.average(age**2, weights=trust):
+            return 0.0
+        line = np.stack([np.ones_like(age), age], axis=1) * np.sqrt(trust)[:, None]
+        return float(np.linalg.lstsq(line, left * np.sqrt(trust), rcond=None)[0][1])
+
+    def fade(self, t: int, samples: list) -> float:
+        """delta of this round."""
+        return float(np.exp(3 * min(max(self.slope(t, samples), -1.0), 0.0)))
 
 
 # --- methods whose clients keep their own models, mixed at the end of the round --------------------------------------
@@ -777,7 +929,9 @@ METHODS = {
     "amplified_fedavg": AmplifiedFedAvg,
     "mifa": MIFA,
     "fedvarp": FedVARP,
+    "area": AREA,
     "scaffold": Scaffold,
+    "fedfade": FedFade,
     "fedawe": FedAWE,
     "fedpbc": FedPBC,
     "fedpbc_corrected": FedPBCCorrected,

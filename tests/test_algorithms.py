@@ -140,6 +140,12 @@ BY_HAND = {
     # t=1: x = 1 + 1/2 + (2 - 0) = 7/2; y = (1, 2), ybar = 3/2.
     # t=2: x = 7/2 + 3/2 + ((3 - 1) + (4 - 2))/2 = 7. (Updated first, t=0 would give 1/2 + 0 = 1/2.)
     "fedvarp": Three({"name": "fedvarp"}, rivals.FedVARP(), [(1, None), (None, 2), (3, 4)], [1, 3.5, 7]),
+    # AREA, y = (0, 0), z_i = x + Delta_i. t=0: z_0 = 1: x = 0 + (1 - 0)/2 = 1/2; y = (1, 0).
+    # t=1: z = (3/2, 5/2): x = 1/2 + (3/2 - 1 + 5/2 - 0)/2 = 2 = the mean of y = (3/2, 5/2).
+    # t=2: z_1 = 4: x = 2 + (4 - 5/2)/2 = 11/4.
+    "area": Three({"name": "area"}, rivals.AREA(), [(1, None), (1, 2), (None, 2)], [0.5, 2, 2.75]),
+    # client 1 loses y_1 before t=2: x = 2 + (4 - 0)/2 = 4; y = (3/2, 4), whose mean is 11/4.
+    "area, lost": Three({"name": "area"}, rivals.AREA(), [(1, None), (1, 2), (None, 2)], [0.5, 2, 4], lost=(2, 1)),
     # MIFA, eta = 1, 1/2, 1/4, G = (0, 0), updated first. t=0: G_0 = -1/1: x = 0 + 1*1/2 = 1/2.
     # t=1: G_1 = -2/(1/2) = -4: x = 1/2 + 1/2*(1 + 4)/2 = 7/4. t=2, nobody: x = 7/4 + 1/4*5/2 = 19/8.
     # (Used first, t=0 would give 0.)

@@ -17,8 +17,8 @@ from fedpbc.problems import PROBLEMS
 from fedpbc.testing import check_algorithm, check_links, check_problem
 from fedpbc.testing.common import experiment_of, run_small
 
-LIKE_FEDAVG = {"fedavg_all", "fedavg_known", "fedau", "f3ast", "mifa", "fedvarp", "fedawe", "fedpbc"}
-LIKE_SCAFFOLD = {"scaffold", "fedpbc_corrected"}
+LIKE_FEDAVG = {"fedavg_all", "fedavg_known", "area", "fedau", "f3ast", "mifa", "fedvarp", "fedawe", "fedpbc"}
+LIKE_SCAFFOLD = {"scaffold", "fedfade", "fedpbc_corrected"}
 
 
 def test_every_registered_component_is_tested_here():
@@ -31,7 +31,7 @@ def test_every_registered_component_is_tested_here():
 
 def like(variant: dict[str, Any]) -> str | None:
     """What a method is when everybody is active: by the papers, FedAvg or SCAFFOLD, or neither."""
-    if variant.get("slots") or "server" in variant:
+    if variant.get("slots") or "server" in variant or type(variant.get("fading")) is float:
         return None
     if variant["name"] in LIKE_SCAFFOLD:
         return "scaffold" if variant.get("apply") != "around" else None

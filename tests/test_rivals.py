@@ -6,6 +6,7 @@ a time and all at once. The oracle with one deliberate mistake must not agree: t
 
 from __future__ import annotations
 
+import dataclasses
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -61,6 +62,22 @@ CASES = {
     "scaffold by server": Case({"name": "scaffold", "controls": "server"}, rivals.Scaffold(held_by_server=True)),
     "scaffold around": Case({"name": "scaffold", "apply": "around"}, rivals.Scaffold(around=True)),
     "scaffold with epochs": Case({"name": "scaffold", "epoch_reset": True}, rivals.Scaffold(epochs=True)),
+    "area": Case({"name": "area"}, rivals.AREA()),
+    "area by server": Case({"name": "area", "memory": "server"}, rivals.AREA(held_by_server=True)),
+    "fedfade": Case({"name": "fedfade", "cutoff": 4}, rivals.FedFade(cutoff=4)),
+    "fedfade around, mean": Case(
+        {"name": "fedfade", "apply": "around", "weights": "mean"}, rivals.FedFade(mean=True, around=True)
+    ),
+    "fedfade by server": Case(
+        {"name": "fedfade", "controls": "server", "fading": 0.8, "server": {"name": "momentum"}},
+        rivals.FedFade(0.8, held_by_server=True, optimiser=rivals.Momentum()),
+    ),
+    "fedfade by server around": Case(
+        {"name": "fedfade", "controls": "server", "apply": "around", "server": 0.7},
+        rivals.FedFade(held_by_server=True, around=True, optimiser=rivals.Sgd(0.7)),
+    ),
+    "fedfade that does not fade": Case({"name": "fedfade", "fading": "none"}, rivals.FedFade(1.0)),
+    "fedfade that fades at once": Case({"name": "fedfade", "fading": 0}, rivals.FedFade(0.0)),
     "fedawe": Case({"name": "fedawe", "server_learning_rate": 0.5}, rivals.FedAWE(0.5)),
     "fedawe clip": Case({"name": "fedawe", "clip": 3}, rivals.FedAWE(clip=3)),
     "fedpbc": Case({"name": "fedpbc"}, rivals.FedPBC()),
@@ -169,7 +186,9 @@ def test_the_simulator_is_the_oracle(folder: Any, case: str, compute: str, scena
     assert np.abs(run.servers[-1]).max() > 0.1
 
 
-@pytest.mark.parametrize("case", ["fedau", "f3ast", "mifa", "fedvarp", "scaffold", "fedawe", "corrected light around"])
+@pytest.mark.parametrize(
+    "case", ["fedau", "f3ast", "mifa", "fedvarp", "scaffold", "fedfade", "fedawe", "corrected light around"]
+)
 def test_memories_are_the_oracles_too(folder: Any, case: str) -> None:
     run, lost = simulated(folder, case, "all", **SCENARIOS["everything"])
     states = expected(CASES[case].method, "all", lost, **SCENARIOS["everything"])
@@ -179,6 +198,7 @@ def test_memories_are_the_oracles_too(folder: Any, case: str) -> None:
         "mifa": [("table", "G")],
         "fedvarp": [("table", "y"), ("mean", "ybar")],
         "scaffold": [("control", "c"), ("controls", "c_i")],
+        "fedfade": [("control", "c"), ("controls", "c_i"), ("intervals.weight", "w")],
         "fedawe": [("last", "tau")],
         "corrected light around": [("corrections", "z"), ("length", "h"), ("epoch", "epoch"), ("server_epoch", "E")],
     }
@@ -267,6 +287,59 @@ class ControlNotItsChange(rivals.Scaffold):
         changed = [i for i in r.active if r.training and not np.array_equal(old[i], memory["c_i"][i])]
         memory["c"] = c + sum((memory["c_i"][i] for i in changed), 0 * c) / r.m
         return server
+
+
+class AgesByTime(rivals.FedFade):
+    """FedFade whose slope goes through the origin, as if minibatches took nothing off."""
+
+    def slope(self, t: int, samples: list) -> float:
+        trust = [0.98 ** (t - when) for when, _, _ in samples]
+        square = sum(w * a * a for w, (_, a, _) in zip(trust, samples, strict=True))
+        return sum(w * a * y for w, (_, a, y) in zip(trust, samples, strict=True)) / square if samples else 0.0
+
+
+class NothingForgotten(rivals.FedFade):
+    """FedFade to which all samples count alike."""
+
+    def slope(self, t: int, samples: list) -> float:
+        return super().slope(t, [(t, age, left) for _, age, left in samples])
+
+
+class RatioToTheAged(rivals.FedFade):
+    """FedFade that compares g_i with what is left of c_i, u_i, in place of c_i."""
+
+    def aggregate(self, r: Any, server: Any, delta: Any, memory: Any) -> Any:
+        memory["c_i"] = list(memory["u"])
+        return super().aggregate(r, server, delta, memory)
+
+
+class DeltaOfBefore(rivals.FedFade):
+    """FedFade whose delta does not know this round's samples."""
+
+    def fade(self, t: int, samples: list) -> float:
+        return super().fade(t, [sample for sample in samples if sample[0] < t])
+
+
+class EmptyRoundsRest(rivals.FedFade):
+    """FedFade whose server stays where nobody is heard."""
+
+    def aggregate(self, r: Any, server: Any, delta: Any, memory: Any) -> Any:
+        after = super().aggregate(r, server, delta, memory)
+        return after if r.active else server
+
+
+class UnreachedCount(rivals.FedFade):
+    """FedFade whose intervals end with every message that arrives, also of those that had no c."""
+
+    def update_rule(self, r: Any, memory: Any) -> None:
+        super().update_rule(dataclasses.replace(r, active=[i for i in range(r.m) if trace()[r.t, i]]), memory)
+
+
+class NewcomersTell(rivals.FedFade):
+    """FedFade in which a lost c_i counts as one of which nothing is left."""
+
+    def lose(self, i: int, t: int, x0: Any, memory: Any) -> None:
+        memory["u"][i] = 0 * x0
 
 
 class LastClientsProbability(rivals.FedAvgKnown):
@@ -358,6 +431,28 @@ MUTANTS = [
     ("scaffold", rivals.Scaffold(0.8, held_by_server=True)),
     ("scaffold around", rivals.Scaffold()),
     ("scaffold with epochs", rivals.Scaffold()),
+    *(
+        ("fedfade", mutant(cutoff=4))
+        for mutant in (
+            AgesByTime,
+            NothingForgotten,
+            RatioToTheAged,
+            DeltaOfBefore,
+            EmptyRoundsRest,
+            UnreachedCount,
+            NewcomersTell,
+        )
+    ),
+    ("area", rivals.AREA(held_by_server=True)),
+    ("area", rivals.MIFA()),
+    ("fedfade", rivals.FedFade(cutoff=5)),
+    ("fedfade", rivals.FedFade(mean=True)),
+    ("fedfade", rivals.FedFade(cutoff=4, held_by_server=True)),
+    ("fedfade", rivals.FedFade(1.0, cutoff=4)),
+    ("fedfade around, mean", rivals.FedFade(mean=True)),
+    ("fedfade by server", rivals.FedFade(0.8, held_by_server=True)),
+    ("fedfade by server", rivals.FedFade(0.8, optimiser=rivals.Momentum())),
+    ("fedfade that fades at once", rivals.FedFade(0.1)),
     ("fedavg_known", LastClientsProbability()),
     ("f3ast", ByPosition(2, 0.2)),
     ("f3ast", RatesOfBefore(2, 0.2)),

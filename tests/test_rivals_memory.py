@@ -149,6 +149,9 @@ COSTS = {
     "SCAFFOLD, black box on clients": (AROUND, (1, 2, 2, 0, 1)),
     "SCAFFOLD on server": ({"name": "scaffold", "controls": "server"}, (1, 2, 2, 1, 0)),
     "SCAFFOLD on server, black box": ({**AROUND, "controls": "server"}, (1, 1, 2, 1, 0)),
+    "FedFade": ({"name": "fedfade"}, (1, 2, 2, 0, 1)),
+    "FedFade, black box on clients": ({"name": "fedfade", "apply": "around"}, (1, 2, 2, 0, 1)),
+    "FedFade on server, black box": ({"name": "fedfade", "apply": "around", "controls": "server"}, (1, 1, 2, 1, 0)),
     "MIFA": ({"name": "mifa"}, (1, 1, 1, 1, 0)),
     'MIFA, FedVARP by differences (`memory = "client"`)': ({"name": "mifa", "memory": "client"}, (1, 1, 2, 0, 1)),
 }

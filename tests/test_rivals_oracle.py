@@ -16,6 +16,7 @@ from rivals import (
     FedAvgAll,
     FedAvgKnown,
     FedAWE,
+    FedFade,
     FedPBC,
     FedPBCCatchUp,
     FedPBCCorrected,
@@ -58,6 +59,17 @@ def _push(i: int, x: np.ndarray, xi: object = None) -> np.ndarray:
 
 def _ones(i: int, x: np.ndarray, xi: object = None) -> np.ndarray:
     return np.full_like(x, -1.0)
+
+
+FADING_X = [1 / 2, 7 / 4, 15 / 4, 9 / 2]
+LEARNING = [{0, 1}, {0}, {0, 1}]
+TOLD = [[-4.0, -4.0], [-2.0, 0.0], [-1.0, -1.0]]
+"""Gradients by round and client."""
+
+
+def _told(i: int, x: np.ndarray, xi: tuple[int, int]) -> np.ndarray:
+    t, _ = xi
+    return np.full_like(x, TOLD[t][i])
 
 
 def _links(sets: list[set[int]], m: int) -> np.ndarray:
@@ -340,6 +352,22 @@ def test_by_hand() -> None:
     )
     _expect("SCAFFOLD, downlink fails, c", [st.extra["c"][0] for st in states], [0, -0.5, -0.5, -0.5])
 
+    # FedFade, delta = 1/2, no cutoff, g = (-1, -2):
+    # t=0: d_0 = -1, x = 1/2; c = (0 - 1/2)/2, u = (-1/2, 0). t=1: d_1 = -2, x = 1/2 + 1/4 + 1 = 7/4;
+    # c = (-1/4 - 1)/2, u = (-1/4, -1), w_1 = 2. t=2: d = (-3/4, -1), x = 7/4 + 5/8 + (3/4 + 2)/2 = 15/4;
+    # c = (-5/8 - 7/8)/2, u = (-1/2, -1). t=3, nobody: x = 15/4 + 3/4; c = -3/8, u = (-1/4, -1/2)
+    states = _trajectory("FedFade, x", FedFade(0.5, cutoff=0), _push, [{0}, {1}, {0, 1}, set()], 2, FADING_X)
+    _expect("FedFade, c", [st.extra["c"][0] for st in states], [0, -1 / 4, -5 / 8, -3 / 4, -3 / 8])
+    _expect("FedFade, u", np.ravel(states[-1].extra["u"]), [-1 / 4, -1 / 2])
+    # learnt, g of round t: t=0: d = (-4, -4), x = 4, c = -4. t=1: d_0 = -2 + 4, x = 4 + 4 - 1 = 7, c = -3; one sample
+    # (a = 1, r = 1/2): no slope. t=2: d = (1, 3), x = 7 + 3 - 2 = 8; samples (1, 1/2), (1, 1/2), (2, 1/4): slope
+    # log 1/2, delta = 1/8, c = (-3 + 2)/8, u = (-1/8, -1/8)
+    states = _trajectory(
+        "FedFade learning, x", FedFade(cutoff=0), _told, LEARNING, 2, [4, 7, 8], sample=lambda t, i, k: (t, i)
+    )
+    _expect("FedFade learning, delta", [st.extra["delta"] for st in states], [1, 1, 1, 1 / 8])
+    _expect("FedFade learning, c", [st.extra["c"][0] for st in states], [0, -4, -3, -1 / 8])
+
     _trajectory("FedAWE, x", FedAWE(), _ones, [{0}, set(), {0, 1}], 2, [1, 1, 3])
     _trajectory("FedAWE clip 2, x", FedAWE(clip=2), _ones, [{0}, set(), {0, 1}], 2, [1, 1, 2.5])
     _trajectory("FedAWE eta_g 1/2, x", FedAWE(0.5), _ones, [{0}, set(), {0, 1}], 2, [0.5, 0.5, 1.5])
@@ -388,7 +416,8 @@ def test_poison() -> None:
     links = _links([{0}, {0, 1}, set(), {1}], m)
     prob = np.full((4, m), 0.5)
     rules = [FedAvg(), FedAvgAll(), FedAvgKnown(), FedAU(), F3AST(2), FedProx(0.1), AmplifiedFedAvg(2, 2.0), MIFA(),
-             FedVARP(), Scaffold(), FedAWE(), FedPBC(), FedPBCCorrected("full"), FedPBCCorrected("light")]  # fmt: skip
+             FedVARP(), Scaffold(), FedFade(), FedAWE(), FedPBC(),
+             FedPBCCorrected("full"), FedPBCCorrected("light")]  # fmt: skip
     for method in rules:
         kw = {"steps": 2, "rate": lambda t: 0.1, "prob": prob}
         a = simulate(method, bad, links, np.zeros(2), **kw)

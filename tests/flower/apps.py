@@ -52,6 +52,27 @@ CASES = {
     "fedvarp by client": _case(flower.FedVARP, rivals.FedVARP(0.6), server_learning_rate=0.6, memory="client"),
     "scaffold": _case(flower.SCAFFOLD, rivals.Scaffold(0.8, held_by_server=True), server_learning_rate=0.8),
     "scaffold by client": _case(flower.SCAFFOLD, rivals.Scaffold(), controls="client"),
+    "fedfade": _case(
+        flower.FedFade, rivals.FedFade(cutoff=4, held_by_server=True, latest_length=True), cutoff=4, controls="server"
+    ),
+    "fedfade by client": _case(flower.FedFade, rivals.FedFade(latest_length=True)),
+    "fedfade around": _case(
+        flower.FedFade,
+        rivals.FedFade(0.8, mean=True, held_by_server=True, around=True),
+        apply="around",
+        learning_rate=RATE,
+        local_steps=STEPS,
+        controls="server",
+        fading=0.8,
+        weights="mean",
+    ),
+    "fedfade by client, around": _case(
+        flower.FedFade,
+        rivals.FedFade(around=True, latest_length=True),
+        apply="around",
+        learning_rate=RATE,
+        local_steps=STEPS,
+    ),
     "corrected": _case(flower.FedPBCCorrected, rivals.FedPBCCorrected("full")),
     "corrected light": _case(flower.FedPBCCorrected, rivals.FedPBCCorrected("light"), correction="light"),
 }

@@ -205,7 +205,19 @@ def test_a_broken_reply_is_refused(name, tmp_path, caplog):
 @pytest.mark.parametrize("name", ["NaN", "another shape", "one byte of the header"])
 @pytest.mark.parametrize(
     "case",
-    ["fedavg", "fedau", "mifa", "mifa by client", "fedvarp", "fedvarp by client", "scaffold", "scaffold by client"],
+    [
+        "fedavg",
+        "fedau",
+        "mifa",
+        "mifa by client",
+        "fedvarp",
+        "fedvarp by client",
+        "scaffold",
+        "scaffold by client",
+        "fedfade",
+        "fedfade by client",
+        "fedfade by client, around",
+    ],
 )
 def test_the_other_strategies_refuse_it_too(case, name, tmp_path):
     check(case, *attacked(case, BROKEN[name][0], tmp_path))

@@ -52,7 +52,9 @@ def test_an_answer_that_is_none_is_refused(fields, tmp_path):
     assert all(line["refused"][0]["client"] == str(WHO) for line in lines)
 
 
-@pytest.mark.parametrize("case", ["scaffold", "scaffold by client", "corrected", "corrected light"])
+@pytest.mark.parametrize(
+    "case", ["scaffold", "scaffold by client", "fedfade by client", "corrected", "corrected light"]
+)
 @pytest.mark.parametrize("length", [1e-320, 1e-30, 1e30, 0.0, -1.0, float("nan")])
 def test_a_length_that_nobody_trains_leaves_no_trace(case, length, tmp_path):
     app = quadratic_app(U, mods=(saying(length=length), fedpbc_mod))
@@ -63,7 +65,18 @@ def test_a_length_that_nobody_trains_leaves_no_trace(case, length, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "case", ["mifa", "mifa by client", "fedvarp", "fedvarp by client", "scaffold", "fedau", "corrected"]
+    "case",
+    [
+        "mifa",
+        "mifa by client",
+        "fedvarp",
+        "fedvarp by client",
+        "scaffold",
+        "fedau",
+        "fedfade",
+        "fedfade by client",
+        "corrected",
+    ],
 )
 def test_a_model_that_would_not_be_finite_leaves_no_trace(case, monkeypatch):
     """The rule is asked again without the replies, and nothing of the first try is remembered."""

@@ -92,7 +92,7 @@ def test_the_bound_notices_a_mistake(monkeypatch):
     assert np.linalg.norm(played("fedpbc") - models, axis=1).max() > 10 * bound(scale)
 
 
-@pytest.mark.parametrize("case", ["fedavg", "fedvarp", "fedau", "scaffold", "scaffold by client"])
+@pytest.mark.parametrize("case", ["fedavg", "fedvarp", "fedau", "scaffold", "scaffold by client", "fedfade by client"])
 def test_the_others_in_float32(case):
     states = rivals.simulate(
         CASES[case].method, gradient, UP & DOWN, np.zeros(D), steps=STEPS, rate=oracle.constant(ETA), sample=rows

@@ -257,6 +257,9 @@ def test_the_result_holds_the_metrics_of_all_rounds(tmp_path):
         ("mifa", {"learning_rate": 0.2}, "learning_rate"),
         ("fedvarp", {"server_learning_rate": 0.5}, "server_learning_rate"),
         ("scaffold", {"controls": "client"}, "controls"),
+        ("fedfade", {"controls": "client"}, "controls"),
+        ("fedfade", {"fading": 0.5}, "fading"),
+        ("fedfade around", {"local_steps": 4}, "local_steps"),
     ],
 )
 def test_other_settings_are_another_federation(case, options, key, tmp_path):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from fedpbc.algorithms.amplified_fedavg import amplified_fedavg
+from fedpbc.algorithms.area import area
 from fedpbc.algorithms.f3ast import f3ast
 from fedpbc.algorithms.fedau import fedau
 from fedpbc.algorithms.fedavg import fedavg
 from fedpbc.algorithms.fedavg_all import fedavg_all
 from fedpbc.algorithms.fedavg_known import fedavg_known
 from fedpbc.algorithms.fedawe import fedawe
+from fedpbc.algorithms.fedfade import fedfade
 from fedpbc.algorithms.fedpbc import fedpbc
 from fedpbc.algorithms.fedpbc_corrected import fedpbc_corrected
 from fedpbc.algorithms.fedprox import fedprox
@@ -30,7 +32,9 @@ ALGORITHMS: Kind = Kind(
         "amplified_fedavg": amplified_fedavg,
         "mifa": mifa,
         "fedvarp": fedvarp,
+        "area": area,
         "scaffold": scaffold,
+        "fedfade": fedfade,
         "fedawe": fedawe,
         "fedpbc": fedpbc,
         "fedpbc_corrected": fedpbc_corrected,
@@ -45,12 +49,14 @@ ALGORITHMS: Kind = Kind(
 __all__ = [
     "ALGORITHMS",
     "amplified_fedavg",
+    "area",
     "f3ast",
     "fedau",
     "fedavg",
     "fedavg_all",
     "fedavg_known",
     "fedawe",
+    "fedfade",
     "fedpbc",
     "fedpbc_corrected",
     "fedprox",

@@ -85,13 +85,16 @@ def renew(control: Array, controls: Array, update: Array, length: Array, reporte
 
 
 def renew_own(control: Array, controls: Array, update: Array, length: Array, reported: Array) -> Array:
-    """c_i+ = c_i - c - Delta_i / (s eta) for those who reported, [m, d]."""
-    return select(reported, controls - control - update / length, controls)
+    """c_i+ = c_i - c - Delta_i / (s eta) for those who reported, [m, d].
+
+    Times the reciprocal, as some compilers make of it: else the last bit depends on what else a program does.
+    """
+    return select(reported, controls - control - update * (1 / length), controls)
 
 
 def change_of(control: Array, update: Array, length: Array) -> Array:
     """c_i+ - c_i = -c - Delta_i / (s eta), [m, d]: the same whatever c_i is, so a server without the c_i knows it."""
-    return -control - update / length
+    return -control - update * (1 / length)
 
 
 def renew_mean(control: Array, change: Array, reported: Array, num_clients: int) -> Array:

@@ -45,6 +45,16 @@ class Range:
         return f" >= {self.low:g}" if self.low is not None else ""
 
 
+@dataclass(frozen=True)
+class NumberOrWord(Range):
+    """A number within bounds, or one of some words: ``Annotated[float | str, NumberOrWord(0, 1, words=("none",))]``."""
+
+    words: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return super().__str__() + "".join(f' or "{word}"' for word in self.words)
+
+
 PositiveInt = Annotated[int, Range(1, INT_MAX)]
 NonNegativeInt = Annotated[int, Range(0, INT_MAX)]
 Positive = Annotated[float, Range(above=0)]
@@ -140,13 +150,17 @@ def unwrap(annotation: Any) -> tuple[Any, Any]:
 
 def choices_of(annotation: Any) -> tuple[str, ...]:
     """The values of an option that has a few; else none."""
-    kind, _ = unwrap(annotation)
+    kind, extra = unwrap(annotation)
+    if isinstance(extra, NumberOrWord):
+        return (*extra.words, f"a number{Range.__str__(extra)}")
     return typing.get_args(kind) if typing.get_origin(kind) is Literal else ()
 
 
 def is_scalar(annotation: Any) -> bool:
     """An option that is one number, word or truth value, so that a list of them can only be a sweep."""
     kind, extra = unwrap(annotation)
+    if isinstance(extra, NumberOrWord):
+        return True
     return not isinstance(extra, Kind) and (kind in (int, float, str, bool) or typing.get_origin(kind) is Literal)
 
 
@@ -155,6 +169,8 @@ def allowed(annotation: Any) -> str:
     kind, extra = unwrap(annotation)
     if isinstance(extra, Kind):
         return extra.allowed
+    if isinstance(extra, NumberOrWord):
+        return f"a finite number{extra}"
     origin = typing.get_origin(kind)
     if origin in (list, Sequence):
         return f"a non-empty list, each {allowed(typing.get_args(kind)[0])}"

@@ -26,6 +26,7 @@ from fedpbc.core.options import (
     LocatedStr,
     NonNegative,
     NonNegativeInt,
+    NumberOrWord,
     Positive,
     PositiveInt,
     Range,
@@ -377,6 +378,13 @@ def check(annotation: Any, value: Any, key: str, base: Path) -> Any:
         value = value.item()
     if kind is Any:
         return value
+    if isinstance(extra, NumberOrWord):
+        if isinstance(value, str) and value in extra.words:
+            return str(value)
+        hint = suggest(value, extra.words) if isinstance(value, str) else ""
+        kind = float
+        if not (is_plain(kind, value) and value in extra):
+            raise ConfigError(f"{key} = {shorten(value)}: must be {allowed(annotation)}{hint}")
     origin = typing.get_origin(kind)
     if origin in (list, Sequence):
         if isinstance(value, tuple | range | np.ndarray):

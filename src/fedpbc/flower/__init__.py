@@ -41,6 +41,7 @@ from fedpbc.flower.methods.fedau import FedAU as FedAU
 from fedpbc.flower.methods.mifa import MIFA as MIFA
 from fedpbc.flower.methods.fedvarp import FedVARP as FedVARP
 from fedpbc.flower.methods.scaffold import SCAFFOLD as SCAFFOLD
+from fedpbc.flower.methods.fedfade import FedFade as FedFade
 from fedpbc.flower.methods.fedpbc_corrected import FedPBCCorrected as FedPBCCorrected
 # isort: on
 

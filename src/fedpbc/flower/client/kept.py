@@ -1,15 +1,16 @@
-"""What a client keeps for a method: its control variate c_i (SCAFFOLD), or its latest update (MIFA, FedVARP)."""
+"""What a client keeps for a method: its control variate c_i (SCAFFOLD, FedFade), or its latest update (MIFA, ...)."""
 
 from __future__ import annotations
 
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 
+from fedpbc.algorithms.fedfade import overlap
 from fedpbc.algorithms.scaffold import renew_own
 from fedpbc.flower.wire.arrays import Layout, Model, models_of
-from fedpbc.flower.wire.protocol import CONTROL_VARIATE, CORRECTION, UPDATE_SCALE, Order
+from fedpbc.flower.wire.protocol import AROUND, CONTROL_VARIATE, CORRECTION, FADING, UPDATE_SCALE, Order
 
 
 class Kept:
@@ -28,6 +29,9 @@ class Kept:
     @classmethod
     def of(cls, order: Order, message: Message, context: Context) -> Kept:
         """What this order wants kept: a control variate, the latest update, or nothing."""
+        numbers = message.content.get(FADING)
+        if isinstance(numbers, ArrayRecord):
+            return FadingControlVariate(order, message, context, models_of(numbers))
         for record, kind in ((CONTROL_VARIATE, KeptControlVariate), (UPDATE_SCALE, KeptUpdate)):
             sent = message.content.get(record)
             if isinstance(sent, ArrayRecord):
@@ -36,6 +40,8 @@ class Kept:
 
     def __init__(self, order: Order, message: Message, context: Context) -> None:
         self.order, self.context, self.lost = order, context, False
+        self.told: dict[str, Any] = {}
+        """Fields of the answer, after ``finish``."""
 
     def prepare(self, content: RecordDict) -> None:
         """What the train function finds in its message."""
@@ -96,6 +102,61 @@ class KeptControlVariate(_Model):
         for name, own in self.own.items():
             update = (stop[name] - start[name])[None]
             (renewed[name],) = renew_own(c[name], own[None], update, start[name].dtype.type(length), reported)
+        self._keep(renewed)
+
+
+class FadingControlVariate(_Model):
+    """c_i of FedFade, where the client keeps it; ``sent``: the numbers.
+
+    One that is lost is 0, and this client a newcomer: nobody else has to know; what was lost fades from c as controls
+    do.
+    """
+
+    state = "fedpbc.control"
+
+    def __init__(self, order: Order, message: Message, context: Context, sent: Model) -> None:
+        super().__init__(order, message, context, sent)
+        record = message.content.get(CONTROL_VARIATE)
+        self.keeps = isinstance(record, ArrayRecord)
+        self.c = self.layout.flatten(models_of(record)) if isinstance(record, ArrayRecord) else {}
+        self.left = {name: own * own.dtype.type(float(sent["left"])) for name, own in self.own.items()}
+        self.before, self.length = float(sent["before"]), float(sent["length"])
+        sent_shift = message.content.get(AROUND)
+        if self.keeps:
+            self.shift = {name: self.c[name] - self.left[name] for name in self.c}
+        else:
+            self.shift = self.layout.flatten(models_of(cast(ArrayRecord, sent_shift)))
+
+    def prepare(self, content: RecordDict) -> None:
+        """Put c - u_i where ``drift_correction`` finds it, or part of it into the model that training begins with."""
+        del content[FADING], content[CONTROL_VARIATE if self.keeps else AROUND]
+        if self.length <= 0:
+            content[CORRECTION] = self.layout.computing().record(self.shift)
+        else:
+            content[self.order.arrays_key] = self._moved(self.start, self.before)
+
+    def _moved(self, model: Model, length: float) -> ArrayRecord:
+        """A model, ``length`` along the correction."""
+        flat = self.layout.flatten(model)
+        return self.layout.record({name: x - x.dtype.type(length) * self.shift[name] for name, x in flat.items()})
+
+    def finish(self, content: RecordDict, end: ArrayRecord, length: float) -> None:
+        """The rest of the correction; g_i becomes pending, and how much of c_i is in it is told."""
+        if self.length > 0:
+            end = content[self.order.arrays_key] = self._moved(models_of(end), self.length - self.before)
+            length = self.length
+        if length <= 0 or not self.keeps:
+            return
+        flat = self.layout.flatten
+        start, stop = flat(self.start), flat(models_of(end))
+        reported, renewed, product, square = np.array([True]), {}, 0.0, 0.0
+        for name, own in self.left.items():
+            update = (stop[name] - start[name])[None]
+            gradient = renew_own(self.c[name], own[None], update, start[name].dtype.type(length), reported)
+            (renewed[name],) = gradient
+            found = overlap(gradient.astype(np.float64), self.own[name][None].astype(np.float64))
+            product, square = product + float(found[0][0]), square + float(found[1][0])
+        self.told = {"product": product, "square": square}
         self._keep(renewed)
 
 

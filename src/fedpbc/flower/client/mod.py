@@ -51,8 +51,9 @@ def fedpbc_mod(message: Message, context: Context, call_next: ClientAppCallable)
     through untouched.
 
     What it keeps in ``context.state`` is a cache: a client that loses it computes more, and nothing else changes
-    (SCAFFOLD with ``controls = "client"``, MIFA and FedVARP with ``memory = "client"`` excepted, see there; and where
-    ``max_catchup`` takes longer than a deadline the rounds begun with are lost, so that the client replays the latest).
+    (SCAFFOLD and FedFade with ``controls = "client"``, MIFA and FedVARP with ``memory = "client"`` excepted, see
+    there; and where ``max_catchup`` takes longer than a deadline the rounds begun with are lost, so that the client
+    replays the latest).
 
     A train function that raises an exception, or returns a model that is not finite, is reported to the server with
     the round it was called for; what the rounds before made is kept.
@@ -204,4 +205,6 @@ class _Replay:
         answer = replace(self._answer(finished=True), lost=self.kept.lost)
         content = bundle({**others, self.order.arrays_key: self.arrays, RECORD: answer.record()})
         self.kept.finish(content, self.arrays, self.length)
+        if self.kept.told:
+            content[RECORD] = replace(answer, **self.kept.told).record()
         return Message(content, reply_to=self.message)

@@ -20,6 +20,11 @@ CORRECTION = "fedpbc.shift"
 """The ArrayRecord of the correction, which is added to the local gradients; the name is older than the word."""
 CONTROL_VARIATE = "fedpbc.control"
 """The ArrayRecord of the server's control variate c, for clients that keep their own c_i."""
+FADING = "fedpbc.fading"
+"""The ArrayRecord of FedFade's numbers: ``left``, what is left of the client's own c_i; where ``length`` = eta s > 0,
+the correction goes around the train function, ``before`` of it in front."""
+AROUND = "fedpbc.around"
+"""The ArrayRecord of a correction that goes around the train function."""
 UPDATE_SCALE = "fedpbc.scale"
 """The ArrayRecord of one number that asks for differences: what Delta_i is divided by before it is kept."""
 CONFIGS = "configs"
@@ -129,6 +134,10 @@ class Answer(_Spoken):
     """The exception's type and what it said."""
     lost: bool = False
     """What the client kept for the method is gone, or is not what the server believes."""
+    product: float = 0.0
+    """<g_i, c_i> of FedFade, where the client has c_i."""
+    square: float = 0.0
+    """|c_i|^2; 0 where it has none."""
 
 
 def bundle(records: Mapping[str, Any]) -> RecordDict:
