@@ -1,7 +1,8 @@
-"""How fast the simulator is, beside batched NumPy and a plain PyTorch loop. Prints Markdown tables.
+"""How fast the simulator is, beside NumPy, C, PyTorch and other frameworks. Prints Markdown tables.
 
-    python benchmarks/bench.py                      # everything, about six minutes on two cores
-    python benchmarks/bench.py w1 w2 --out out.md   # some parts
+    python benchmarks/bench.py                        # everything
+    python benchmarks/bench.py w1 w2 --out results    # some parts; each also as results/PART.json
+    python benchmarks/bench.py --short                # ratios beside expected.toml, under five minutes
 
 Every part runs in a process of its own, so that peak memory and threads of one do not show in another. This
 process imports nothing big: a child's peak memory, as the kernel counts it, starts at its parent's.
@@ -10,8 +11,8 @@ process imports nothing big: a child's peak memory, as the kernel counts it, sta
 from __future__ import annotations
 
 import argparse
+import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -19,167 +20,17 @@ import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, field
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-
-@dataclass
-class Table:
-    """One table of results."""
-
-    title: str
-    header: list[str]
-    rows: list[list[str]]
-    notes: list[str] = field(default_factory=list)
-
-    def markdown(self) -> str:
-        cells = [self.header, *self.rows]
-        widths = [max(len(row[i]) for row in cells) for i in range(len(self.header))]
-        lines = [
-            "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |"
-            for row in cells
-        ]
-        lines.insert(1, "| " + " | ".join("-" * width for width in widths) + " |")
-        notes = [f"\n{note}" for note in self.notes]
-        return "\n".join([f"### {self.title}\n", *lines, *notes]) + "\n"
-
-
-@dataclass(frozen=True)
-class Options:
-    """What the parts are given."""
-
-    repetitions: int
-    devices: int
-
-
-def _start(devices: int) -> Any:
-    """The package, with as many JAX devices as the command line would use."""
-    import jax
-
-    jax.config.update("jax_num_cpu_devices", devices)
-    import fedpbc
-
-    return fedpbc
-
-
-def _run(fedpbc: Any, name: str, overrides: dict[str, Any], programs: Any = None) -> Any:
-    """The result of an experiment of one cell, and that cell."""
-    result = fedpbc.run(fedpbc.load_experiment(name, overrides), programs=programs)
-    (cell,) = result.cells.values()
-    return result, cell
-
-
-def _programs() -> Any:
-    """Compiled programs, to be shared between repetitions: what is timed is the steady state."""
-    import jax
-
-    from fedpbc.core.programs import Programs
-
-    return Programs(jax.devices())
-
-
-def _verdict(value: float, target: float, unit: str, at_least: bool = False) -> str:
-    met = value >= target if at_least else value <= target
-    return f"{'>=' if at_least else '<='} {target:g}{unit}: {'met' if met else 'MISSED'}"
-
-
-def _median_and_range(values: list[float], digits: int = 2) -> list[str]:
-    return [f"{statistics.median(values):.{digits}f}", f"{min(values):.{digits}f} to {max(values):.{digits}f}"]
-
-
-COUNTEREXAMPLE = {
-    "seeds": [0],
-    "compute": ["all"],
-    "algorithms": [{"name": "fedpbc"}],
-    "links": [{"name": "bernoulli", "prob": {"name": "two_groups", "p0": 0.1, "p1": 0.9}}],
-}
-SYNTHETIC = {"seeds": [0], "algorithms": [{"name": "fedpbc"}]}
-
-
-def counterexample(options: Options) -> list[Table]:
-    """W1: one run of the counterexample, 2000 rounds, evaluated every round."""
-    fedpbc = _start(options.devices)
-    programs = _programs()
-    cells = [_run(fedpbc, "counterexample", COUNTEREXAMPLE, programs)[1] for _ in range(1 + options.repetitions)]
-    seconds = [cell.info["run_s"] for cell in cells[1:]]
-    compile_s, used = cells[0].info["compile_s"], cells[0].info["num_devices"]
-    row = [*_median_and_range(seconds, 3), f"{compile_s:.2f}", str(used)]
-    return [
-        Table(
-            "W1: counterexample, FedPBC, everybody computes, float64, 2000 rounds, p0 = 0.1, p1 = 0.9, seed 0",
-            ["run, s (median)", "range", "compile, s", "devices", "target"],
-            [[*row, _verdict(statistics.median(seconds), 0.15, " s")]],
-            [f"{options.repetitions} repetitions after one that compiles and is not counted."],
-        )
-    ]
-
-
-ROUNDS_CHECKED = 100
-ROUNDS_TIMED = {"fedpbc": 500, "NumPy": 100, "PyTorch": 20}
-"""Rounds of one repetition: multiples of the experiment's eval_every."""
-TARGETS = {"NumPy": 3.0, "PyTorch": 40.0}
-
-
-def synthetic(options: Options) -> list[Table]:
-    """W2: the simulator, batched NumPy and a PyTorch loop take turns on the same data."""
-    # two threads gain NumPy nothing, its products are small, and cost it a factor of ten when a core is taken
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    fedpbc = _start(options.devices)
-    from numpy_fedpbc import NumpyFedPBC
-    from setting import check_evaluation, check_training, setting_of
-
-    notes = []
-    contestants: dict[str, Any] = {"NumPy": NumpyFedPBC}
-    try:
-        from torch_fedpbc import TorchFedPBC
-
-        contestants["PyTorch"] = TorchFedPBC
-    except ModuleNotFoundError as error:
-        if error.name != "torch":
-            raise
-        notes.append("PyTorch is not installed: its part is left out (pip install -r benchmarks/requirements.txt).")
-
-    experiment = fedpbc.load_experiment("synthetic", SYNTHETIC | {"rounds": ROUNDS_CHECKED})
-    setting = setting_of(experiment)
-    _, cell = _run(fedpbc, "synthetic", SYNTHETIC | {"rounds": ROUNDS_CHECKED})
-    rivals = {}
-    for name, build in contestants.items():
-        rivals[name] = build(setting)
-        check_evaluation(name, rivals[name], cell)
-        check_training(name, rivals[name].advance(ROUNDS_CHECKED), cell)
-
-    programs = _programs()
-    overrides = SYNTHETIC | {"rounds": ROUNDS_TIMED["fedpbc"]}
-    _run(fedpbc, "synthetic", overrides, programs)
-    times: dict[str, list[float]] = {name: [] for name in ("fedpbc", *rivals)}
-    for _ in range(options.repetitions):
-        _, cell = _run(fedpbc, "synthetic", overrides, programs)
-        times["fedpbc"].append(cell.info["ms_per_round"])
-        for name, rival in rivals.items():
-            rounds = ROUNDS_TIMED[name]
-            began = time.perf_counter()
-            rival.advance(rounds)
-            times[name].append(1e3 * (time.perf_counter() - began) / rounds)
-
-    rows = [["fedpbc", *_median_and_range(times["fedpbc"]), "1", "", ""]]
-    for name in rivals:
-        ratio = statistics.median(times[name]) / statistics.median(times["fedpbc"])
-        ratios = [rival / own for rival, own in zip(times[name], times["fedpbc"], strict=True)]
-        verdict = _verdict(ratio, TARGETS[name], "x", at_least=True)
-        rows.append([name, *_median_and_range(times[name]), f"{ratio:.1f}", _median_and_range(ratios, 1)[1], verdict])
-    rounds = ", ".join(f"{name} {ROUNDS_TIMED[name]}" for name in times)
-    notes += [
-        f"{options.repetitions} repetitions, taking turns; rounds per repetition: {rounds}. Ratio: of the medians; its "
-        f"range: over repetitions. fedpbc shares each round between {cell.info['num_devices']} devices; NumPy's BLAS "
-        f"has {os.environ['OPENBLAS_NUM_THREADS']} thread (OPENBLAS_NUM_THREADS), PyTorch 1.",
-        f"Before timing, each rival's metrics of given models and its state after {ROUNDS_CHECKED} rounds were found "
-        "to be the simulator's.",
-    ]
-    links = experiment.links[0].label
-    title = f"W2: synthetic, {setting.num_clients} clients, FedPBC, links {links}, seed 0, evaluated every 10 rounds"
-    return [Table(title, ["", "ms per round (median)", "range", "ratio", "range of ratio", "target"], rows, notes)]
+from expected import SHORT, compare
+from goals import goals_table
+from machine import cores, environment
+from networks import networks, outside_cnn
+from paper import SYNTHETIC, counterexample, only, programs, run, start, synthetic
+from sampled import sampled
+from tables import Options, Table, median_and_range, verdict
 
 
 def whole_process(options: Options) -> list[Table]:
@@ -201,8 +52,8 @@ def whole_process(options: Options) -> list[Table]:
             megabytes.append(usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024) / 1e6)
     wall, peak = statistics.median(seconds), max(megabytes)
     rows = [
-        ["wall, s (median)", *_median_and_range(seconds, 1), _verdict(wall, 20, " s")],
-        ["peak memory, MB (largest)", f"{peak:.0f}", f"{min(megabytes):.0f} to {peak:.0f}", _verdict(peak, 600, " MB")],
+        ["wall, s (median)", *median_and_range(seconds, 1), verdict(wall, 20, " s")],
+        ["peak memory, MB (largest)", f"{peak:.0f}", f"{min(megabytes):.0f} to {peak:.0f}", verdict(peak, 600, " MB")],
     ]
     title = f"Whole process: fedpbc {' '.join(arguments[:2])}, FedPBC, 3000 rounds, one seed"
     return [Table(title, ["", "value", "range", "target"], rows, [f"{len(seconds)} repetitions."])]
@@ -210,7 +61,7 @@ def whole_process(options: Options) -> list[Table]:
 
 def compile_sharing(options: Options) -> list[Table]:
     """How many programs a grid needs: settings, seeds and data are arguments, not programs."""
-    fedpbc = _start(options.devices)
+    fedpbc = start(options.devices)
     rows = []
     for name in ("counterexample", "synthetic"):
         experiment = fedpbc.load_experiment(name, {"rounds": 20, "seeds": [0, 1, 2]})
@@ -239,13 +90,14 @@ def scaling(options: Options) -> list[Table]:
 
 
 def _scale(devices: int, repetitions: int, num_clients: int, rounds: int) -> list[str]:
-    fedpbc = _start(devices)
-    programs = _programs()
+    fedpbc = start(devices)
+    shared = programs()
     overrides = SYNTHETIC | {"rounds": rounds, "problem.num_clients": num_clients}
     often, once = [], []
     for _ in range(repetitions):
-        often.append(_run(fedpbc, "synthetic", overrides | {"eval_every": 10}, programs)[1].info["run_s"])
-        result, cell = _run(fedpbc, "synthetic", overrides | {"eval_every": rounds}, programs)
+        often.append(only(run(fedpbc, "synthetic", overrides | {"eval_every": 10}, shared)).info["run_s"])
+        result = run(fedpbc, "synthetic", overrides | {"eval_every": rounds}, shared)
+        cell = only(result)
         once.append(cell.info["run_s"])
     experiment = result.experiment
     problem = experiment.problem.build(experiment.context(0))
@@ -269,54 +121,18 @@ CHUNKS = [10, 25, 50, 100]
 
 def chunks(options: Options) -> list[Table]:
     """How many clients are computed side by side, for the default experiment."""
-    fedpbc = _start(options.devices)
-    programs = _programs()
+    fedpbc = start(options.devices)
+    shared = programs()
     times: dict[int, list[float]] = {size: [] for size in CHUNKS}
     used: dict[int, int] = {}
     for _ in range(1 + options.repetitions):
         for size in CHUNKS:
-            _, cell = _run(fedpbc, "synthetic", SYNTHETIC | {"rounds": 300, "chunk_size": size}, programs)
+            cell = only(run(fedpbc, "synthetic", SYNTHETIC | {"rounds": 300, "chunk_size": size}, shared))
             times[size].append(cell.info["ms_per_round"])
             used[size] = cell.info["num_devices"]
-    rows = [[str(size), str(used[size]), *_median_and_range(times[size][1:])] for size in CHUNKS]
+    rows = [[str(size), str(used[size]), *median_and_range(times[size][1:])] for size in CHUNKS]
     title = "chunk_size: synthetic, 150 clients, FedPBC, evaluated every 10 rounds"
     return [Table(title, ["chunk_size", "devices", "ms per round (median)", "range"], rows)]
-
-
-def environment(options: Options) -> list[Table]:
-    """What it was measured with."""
-    from importlib.metadata import PackageNotFoundError, version
-
-    def version_of(package: str) -> str:
-        try:
-            return version(package)
-        except PackageNotFoundError:
-            return "not installed"
-
-    versions = {package: version_of(package) for package in ("jax", "numpy", "torch")}
-    import fedpbc
-
-    rows = [
-        ["fedpbc", fedpbc.__version__],
-        ["Python", platform.python_version()],
-        *([name, text] for name, text in versions.items()),
-        ["CPU", f"{_cpu()}, {_cores()} cores"],
-        ["JAX devices", str(options.devices)],
-        ["load average at the start", f"{os.getloadavg()[0]:.1f}"],
-    ]
-    return [Table("Measured with", ["", ""], rows)]
-
-
-def _cpu() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    return next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.machine())
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def fresh(function: Callable[..., Any], *arguments: Any) -> Any:
@@ -332,15 +148,15 @@ def flower(options: Options) -> list[Table]:
     rounds, work = [], []
     for name, make in server.strategies(10).items():
         milliseconds = [server.round_ms(make, 10, 100) for _ in range(options.repetitions)]
-        row = _median_and_range(milliseconds)
-        rounds.append([name, *row, _verdict(statistics.median(milliseconds), 5, " ms")])
+        row = median_and_range(milliseconds)
+        rounds.append([name, *row, verdict(statistics.median(milliseconds), 5, " ms")])
     for name, make in server.strategies(100).items():
         got = server.server_work(make, 100, 1_000_000, options.repetitions + 1)
         ratio = statistics.median(got["ratios"])
-        verdict = _verdict(ratio, 1.5 if name in ("FedPBC", "FedAvg") else 2.5, "")
+        verdict = verdict(ratio, 1.5 if name in ("FedPBC", "FedAvg") else 2.5, "")
         row = [f"{got[key]:.0f}" for key in ("own", "sum", "decoded")]
         cpu = statistics.median(got["cpu_ratios"])
-        row = [name, *row, *_median_and_range(got["ratios"]), f"{cpu:.2f}"]
+        row = [name, *row, *median_and_range(got["ratios"]), f"{cpu:.2f}"]
         work.append([*row, f"{got['peak_models']:.1f}", verdict])
     one = Table(
         "Flower: a round in one process, 10 tiny clients, ms", ["strategy", "median", "range", "target"], rounds
@@ -348,7 +164,7 @@ def flower(options: Options) -> list[Table]:
     many = []
     for name, make in server.strategies(1000).items():
         milliseconds = [server.round_ms(make, 1000, 3) for _ in range(min(3, options.repetitions))]
-        many.append([name, *_median_and_range(milliseconds, 0), _verdict(statistics.median(milliseconds), 200, " ms")])
+        many.append([name, *median_and_range(milliseconds, 0), verdict(statistics.median(milliseconds), 200, " ms")])
     title = "Flower: a round in one process, 1000 tiny clients, ms"
     crowd = Table(title, ["strategy", "median", "range", "target"], many)
     header = ["strategy", "own work, ms", "in-place sum, ms", "sum with Flower's decoding, ms"]
@@ -369,9 +185,9 @@ def audit(options: Options) -> list[Table]:
             wall, peak = statistics.median(each.wall for each in found), max(each.megabytes for each in found)
             dense = path.stem not in ("sparse", "bursts")
             rows.append([
-                name, *_median_and_range([each.wall for each in found], 1),
+                name, *median_and_range([each.wall for each in found], 1),
                 f"{statistics.median(each.cpu for each in found):.1f}", f"{peak:.0f}",
-                _verdict(wall, 8 if dense else 10, " s"), _verdict(peak, 500, " MB") if dense else "",
+                verdict(wall, 8 if dense else 10, " s"), verdict(peak, 500, " MB") if dense else "",
             ])  # fmt: skip
     header = ["log", "wall, s (median)", "range", "CPU, s", "peak memory, MB", "target", "target of memory"]
     return [Table("fedpbc audit, from start to page", header, rows)]
@@ -393,8 +209,12 @@ def many_clients(options: Options) -> list[Table]:
 
 
 PARTS: dict[str, Callable[[Options], list[Table]]] = {
+    "machine": environment,
     "w1": counterexample,
     "w2": synthetic,
+    "active": sampled,
+    "networks": networks,
+    "outside": outside_cnn,
     "process": whole_process,
     "programs": compile_sharing,
     "scaling": scaling,
@@ -407,31 +227,55 @@ STAY_HERE = ("process", "scaling", "scale", "audit")
 """Parts that start their own processes."""
 
 
+def written(path: Path, name: str, tables: list[Table]) -> None:
+    """A part's tables and figures, with the load beside which they were measured."""
+    load = os.getloadavg()
+    found = {
+        "part": name,
+        "when": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
+        "load": [round(load[0], 1), round(load[2], 1)],
+        "niceness": os.nice(0),
+        "markdown": [table.markdown() for table in tables],
+        "figures": {name: value for table in tables for name, value in table.figures.items()},
+    }
+    path.mkdir(parents=True, exist_ok=True)
+    (path / f"{name}.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+
+
 def main() -> None:
     """Run the parts and print their tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"{', '.join(PARTS)} [default: all]")
     parser.add_argument("--repetitions", type=int, default=7, metavar="N", help="default: 7")
+    parser.add_argument("--devices", type=int, default=cores(), metavar="N", help="JAX devices [default: one per core]")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="write DIR/PART.json for each part too")
     parser.add_argument(
-        "--devices", type=int, default=_cores(), metavar="N", help="JAX devices [default: one per core]"
+        "--short", action="store_true", help="a few ratios beside expected.toml; exit status 1 if worse"
     )
-    parser.add_argument("--out", type=Path, metavar="FILE", help="write the tables there too")
+    parser.add_argument("--write-expected", action="store_true", help="with --short: write what was measured there")
     arguments = parser.parse_args()
     unknown = [part for part in arguments.parts if part not in PARTS]
     if unknown or arguments.repetitions < 1 or arguments.devices < 1:
         parser.error(f"unknown part {unknown[0]}" if unknown else "--repetitions and --devices must be at least 1")
-    options = Options(arguments.repetitions, arguments.devices)
-    tables = environment(options)
-    print(tables[0].markdown(), flush=True)
-    for name in arguments.parts or PARTS:
+    options = Options(arguments.repetitions, arguments.devices, arguments.short)
+    figures: dict[str, float] = {}
+    for name in arguments.parts or (SHORT if arguments.short else PARTS):
         began = time.perf_counter()
         part = PARTS[name]
-        new = part(options) if name in STAY_HERE else fresh(part, options)
+        tables = part(options) if name in STAY_HERE else fresh(part, options)
         print(f"[{name}: {time.perf_counter() - began:.0f} s]", file=sys.stderr, flush=True)
-        print("\n".join(table.markdown() for table in new), flush=True)
-        tables += new
-    if arguments.out:
-        arguments.out.write_text("\n".join(table.markdown() for table in tables), encoding="utf-8")
+        print("\n".join(table.markdown() for table in tables), flush=True)
+        for table in tables:
+            figures |= table.figures
+        if arguments.out:
+            written(arguments.out, name, tables)
+    if arguments.short:
+        table, worse = compare(figures, write=arguments.write_expected)
+    else:
+        table, worse = goals_table(figures), []
+    print(table.markdown(), flush=True)
+    if worse:
+        sys.exit(f"worse than expected: {', '.join(worse)}")
 
 
 if __name__ == "__main__":

@@ -78,7 +78,7 @@ def setting_of(experiment: fedpbc.Experiment) -> Setting:
         offsets=np.asarray(params["offsets"]).astype(np.int64),
         sizes=np.asarray(params["sizes"]).astype(np.int64),
         prob=_probabilities(links, experiment.rounds),
-        num_classes=len(problem.init) // params["train"]["features"].shape[1],
+        num_classes=len(problem.init) // params["train"]["data"][0].shape[1],
         learning_rate=experiment.learning_rate.options["value"],
         local_steps=experiment.local_steps,
         batch_size=experiment.batch_size,
@@ -86,12 +86,12 @@ def setting_of(experiment: fedpbc.Experiment) -> Setting:
     )
 
 
-def _part(samples: dict[str, np.ndarray]) -> Part:
+def _part(samples: dict[str, Any]) -> Part:
     """Without filling: rows that weigh nothing, and columns that are 0 in every sample."""
     rows = int(np.count_nonzero(samples["by_client"]))
-    columns = int(np.flatnonzero(samples["features"].any(axis=0))[-1]) + 1
-    features = np.ascontiguousarray(samples["features"][:rows, :columns])
-    return Part(features, samples["labels"][:rows].copy(), samples["by_client"][:rows].copy())
+    features, labels = (np.asarray(array)[:rows] for array in samples["data"])
+    columns = int(np.flatnonzero(features.any(axis=0))[-1]) + 1
+    return Part(np.ascontiguousarray(features[:, :columns]), labels.copy(), samples["by_client"][:rows].copy())
 
 
 def _probabilities(links: Any, rounds: int) -> np.ndarray:
