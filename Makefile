@@ -6,7 +6,7 @@ BIN = $(VENV)/bin
 NEW_ENOUGH = import sys; sys.exit(sys.version_info < (3, 11) and "fedpbc needs Python 3.11 or later; try: make PYTHON=python3.11")
 PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo deploy-demo test mutants torch lint docs notebooks results bench clean
+.PHONY: demo deploy-demo test mutants torch lint docs notebooks results bench bench-short clean
 
 # Fig. 2 and Fig. 3 of the paper, with fewer seeds, rows and rounds than `fedpbc run counterexample` and `synthetic`.
 demo: $(VENV)/.simulation
@@ -47,12 +47,17 @@ notebooks: $(VENV)/.ready
 results: $(VENV)/.ready
 	$(BIN)/python docs/make_results.py
 
-# Has its own environment, with PyTorch.
+# Has its own environment, with PyTorch; makes one more for each of the other frameworks. Rewrites docs/performance.md.
 bench: .venv-bench/.ready
-	.venv-bench/bin/python benchmarks/bench.py
+	.venv-bench/bin/python benchmarks/bench.py --out benchmarks/results
+	.venv-bench/bin/python docs/make_performance.py
+
+# Before a release, under five minutes: ratios beside benchmarks/expected.toml.
+bench-short: .venv-bench/.ready
+	.venv-bench/bin/python benchmarks/bench.py --short --repetitions 3
 
 clean:
-	rm -rf $(VENV) .venv-bench site
+	rm -rf $(VENV) .venv-bench .venv-bench-* site
 
 .venv-bench/.ready: pyproject.toml constraints.txt benchmarks/requirements.txt
 	$(PYTHON) -m venv .venv-bench

@@ -153,11 +153,11 @@ def flower(options: Options) -> list[Table]:
     for name, make in server.strategies(100).items():
         got = server.server_work(make, 100, 1_000_000, options.repetitions + 1)
         ratio = statistics.median(got["ratios"])
-        verdict = verdict(ratio, 1.5 if name in ("FedPBC", "FedAvg") else 2.5, "")
+        judged = verdict(ratio, 1.5 if name in ("FedPBC", "FedAvg") else 2.5, "")
         row = [f"{got[key]:.0f}" for key in ("own", "sum", "decoded")]
         cpu = statistics.median(got["cpu_ratios"])
         row = [name, *row, *median_and_range(got["ratios"]), f"{cpu:.2f}"]
-        work.append([*row, f"{got['peak_models']:.1f}", verdict])
+        work.append([*row, f"{got['peak_models']:.1f}", judged])
     one = Table(
         "Flower: a round in one process, 10 tiny clients, ms", ["strategy", "median", "range", "target"], rounds
     )

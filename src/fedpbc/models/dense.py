@@ -28,8 +28,12 @@ def columns(features: Array) -> Array:
 
 
 def affine(weights: Array, inputs: Array) -> Array:
-    """W [out, in + 1] on inputs [in, n]: W_1 x + b, [out, n]."""
-    return weights[:, :-1] @ inputs + weights[:, -1:]
+    """W [out, in + 1] on inputs [in, n]: W_1 x + b, [out, n].
+
+    As one product with a row of ones, so that neither W nor its gradient is cut into weights and bias: copies of W cost
+    as much as the product.
+    """
+    return weights @ jnp.concatenate([inputs, jnp.ones((1, inputs.shape[1]), inputs.dtype)])
 
 
 def initial_layer(rng: np.random.Generator, size_in: int, size_out: int, gain: float) -> np.ndarray:

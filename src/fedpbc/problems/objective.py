@@ -20,6 +20,7 @@ from fedpbc.errors import ConfigError, first_line
 from fedpbc.models.dense import Logistic
 from fedpbc.problems.linear import linear_steps
 from fedpbc.problems.samples import Samples, block_rows, draw_rows, offsets_of, weighted, weighted_sum
+from fedpbc.problems.treewise import mean_gradient, tree_steps
 
 PerSample = Callable[[Any, Any], Array]
 """``f(params, batch) -> [n]``."""
@@ -153,7 +154,7 @@ def problem_from(
         measures=_named(objective, "test" in params, owned, measures),
         several=linear_steps(objective.flat, objective.linear, objective.of_outputs)
         if objective.linear is not None and objective.of_outputs is not None
-        else None,
+        else tree_steps(objective.flat, objective.loss),
         work=work or 4.0 * 32 * objective.flat.size,
         tree=objective.flat.tree,
     )
@@ -193,17 +194,11 @@ def _sample_of(source: Source, scaled: bool) -> Any:
 @cache
 def _gradient_of(objective: Objective) -> Any:
     """The same function for equal objectives, as the engine wants it."""
-
-    def total(x: Array, batch: Any) -> tuple[Array, int]:
-        losses = objective.loss(objective.flat.tree(x), batch)
-        return jnp.sum(losses), max(losses.size, 1)
+    gradient_of = mean_gradient(objective.loss)
 
     def gradient(batch: tuple[Any, Array | None], x: Array) -> Array:
         """Gradient of the mean loss of a batch, scaled if it says so, [d]."""
-        samples, scale = batch
-        summed, count = jax.grad(total, has_aux=True)(x, samples)
-        mean = summed / count
-        return mean if scale is None else scale * mean
+        return gradient_of(objective.flat.tree, batch, x)
 
     return gradient
 
