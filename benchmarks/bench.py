@@ -27,9 +27,7 @@ from typing import Any
 from expected import SHORT, compare
 from goals import goals_table
 from machine import cores, environment
-from networks import networks, outside_cnn
 from paper import SYNTHETIC, counterexample, only, programs, run, start, synthetic
-from sampled import sampled
 from tables import Options, Table, median_and_range, verdict
 
 
@@ -208,13 +206,31 @@ def many_clients(options: Options) -> list[Table]:
     return [Table("Many clients: FedPBC, 10 local steps, minibatches of 32, one device", HEADER, rows, notes)]
 
 
+def _sampled(options: Options) -> list[Table]:
+    from sampled import sampled  # not above: who imports NumPy has chosen the threads of its BLAS
+
+    return sampled(options)
+
+
+def _networks(options: Options) -> list[Table]:
+    from networks import networks
+
+    return networks(options)
+
+
+def _outside(options: Options) -> list[Table]:
+    from networks import outside_cnn
+
+    return outside_cnn(options)
+
+
 PARTS: dict[str, Callable[[Options], list[Table]]] = {
     "machine": environment,
     "w1": counterexample,
     "w2": synthetic,
-    "active": sampled,
-    "networks": networks,
-    "outside": outside_cnn,
+    "active": _sampled,
+    "networks": _networks,
+    "outside": _outside,
     "process": whole_process,
     "programs": compile_sharing,
     "scaling": scaling,

@@ -2,8 +2,8 @@
 
     python benchmarks/gpu.py [--out gpu.json]
 
-Results are compared in three precisions of matrix products: float64, float32 in full (what runs use), and TF32 (what JAX
-would choose by itself on such cards), whose tolerance is its own and said in the table. Without a GPU it prints so.
+Results are compared in three precisions of matrix products: float64, float32 in full (what runs use), and TF32 (what
+JAX would choose by itself on such cards), whose tolerance is its own and said in the table. Without a GPU it prints so.
 """
 
 from __future__ import annotations
@@ -113,10 +113,11 @@ def measured(name: str) -> Table:
 
     x, y = images()
     many = SYNTHETIC | {"problem.num_clients": 100_000, "problem.max_rows": 200, "rounds": 1000, "eval_every": 1000}
+    load = fedpbc.load_experiment
     cases = [
-        ("W2, 150 clients, evaluated every 10 rounds", fedpbc.load_experiment("synthetic", SYNTHETIC | {"chunk_size": 150}), 200),
+        ("W2, 150 clients, evaluated every 10 rounds", load("synthetic", SYNTHETIC | {"chunk_size": 150}), 200),
         ("cnn, m = 100", _experiment(fedpbc, x, y, fedpbc.models.cnn(), 100), 10),
-        ("synthetic, m = 100,000, rows up to 200", fedpbc.load_experiment("synthetic", many | {"chunk_size": 10_000}), 3),
+        ("synthetic, m = 100,000, rows up to 200", load("synthetic", many | {"chunk_size": 10_000}), 3),
     ]  # fmt: skip
     rows = []
     for label, experiment, rounds in cases:

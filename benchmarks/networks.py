@@ -1,4 +1,4 @@
-"""Networks: 100 clients, minibatches of 32, five local steps, beside PyTorch and beside the machine's matrix product."""
+"""Networks: 100 clients, minibatches of 32, five local steps, beside PyTorch and the machine's matrix product."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def networks(options: Options) -> list[Table]:
         del made["mlp 512"]
     rows, figures = [], {}
     notes = [
-        "Ours with chunk_size 5, all devices; PyTorch client after client with 1 and with all threads, whichever takes less "
-        f"on the clock; {SAMPLED} clients are timed and stand for {CLIENTS}. Share: of the rate of products of "
+        "Ours with chunk_size 5, all devices; PyTorch client after client with 1 and with all threads, whichever takes "
+        f"less on the clock; {SAMPLED} clients are timed and stand for {CLIENTS}. Share: of the rate of products of "
         "1024 x 1024 matrices measured beside it, on all cores.",
     ]
     repetitions = min(3, options.repetitions)
@@ -166,7 +166,8 @@ def outside_cnn(options: Options) -> list[Table]:
             for eval_every in (1, 1000):
                 experiment = Experiment.from_table({
                     "name": "outside", "rounds": 1000, "local_steps": STEPS, "learning_rate": RATE, "batch_size": BATCH,
-                    "seeds": [0], "eval_every": eval_every, "problem": problem, "links": [fedpbc.links.bernoulli(prob=0.5)],
+                    "seeds": [0], "eval_every": eval_every, "problem": problem,
+                    "links": [fedpbc.links.bernoulli(prob=0.5)],
                     "algorithms": [fedpbc.algorithms.fedpbc()], "chunk_size": 1,
                 })  # fmt: skip
                 every[one_by_one, grad_norm, eval_every] = advancing(experiment, shared, 1, 1)
@@ -179,7 +180,8 @@ def outside_cnn(options: Options) -> list[Table]:
         rows.append([name, "on" if grad_norm else "off", f"{plain:.0f}", f"{wall - plain:.0f}", f"{cpu:.0f}"])
         figures[f"outside.{name}.{'on' if grad_norm else 'off'}"] = cpu
     header = ["server and mean model", "grad_norm", "a round, ms", "one evaluation, ms", "CPU, ms"]
-    note = f"Two 3x3 convolutions (16, 32 channels), eight clients of {ROWS} images, chunk_size 1, one device. The default is the first row."
+    note = f"Two 3x3 convolutions (16, 32 channels), eight clients of {ROWS} images, chunk_size 1, one device. "
+    note += "The default is the first row."
     return [Table("A CNN from outside, by lax.conv", header, rows, [note], figures)]
 
 

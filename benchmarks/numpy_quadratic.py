@@ -1,4 +1,4 @@
-"""FedPBC on the counterexample in NumPy: all clients at once, in place, evaluated every round; one cell after another."""
+"""FedPBC on the counterexample in NumPy: all clients at once, in place, evaluated every round."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Callable
 from functools import partial
@@ -101,7 +102,7 @@ def counterexample(options: Options) -> list[Table]:
 
     times = take_turns({OWN: ours, "NumPy": partial(rival.advance, 200)}, options.repetitions)
     notes = [
-        f"{count} cells ({len(seeds)} seeds, {count // len(seeds)} settings of the links) of {rounds} rounds, milliseconds per round "
+        f"{count} cells ({len(seeds)} seeds, {count // len(seeds)} settings of the links) of {rounds} rounds, ms per round "
         "of one cell; ours from the call to the result, compiled before. NumPy: in place, two passes over [100, 100] "
         "a step, one thread. Before timing its gradient norms were found to be the simulator's, given the same links.",
     ]
@@ -119,6 +120,8 @@ def synthetic(options: Options) -> list[Table]:
     """W2: the simulator, batched NumPy, a PyTorch loop and a C kernel take turns on the same data."""
     # two threads gain NumPy nothing, its products are small, and cost it a factor of ten when a core is taken
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    if "numpy" in sys.modules:
+        raise RuntimeError("NumPy is imported already: its BLAS would have several threads")
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # CPU time of threads that wait is no work
     fedpbc = start(options.devices)
     from setting import check_evaluation, check_training, setting_of
@@ -138,9 +141,9 @@ def synthetic(options: Options) -> list[Table]:
         turns[name] = partial(_advance, rival, ROUNDS[name.split(",")[0]])
     times = take_turns(turns, options.repetitions)
     notes += [
-        f"{options.repetitions} turns; rounds of a turn: {', '.join(f'{k} {v}' for k, v in ROUNDS.items())}. fedpbc shares a "
-        f"round between {options.devices} devices. NumPy's BLAS, PyTorch and C have one thread where nothing is said. The C "
-        "kernel neither evaluates nor keeps anything.",
+        f"{options.repetitions} turns; rounds of a turn: {', '.join(f'{k} {v}' for k, v in ROUNDS.items())}. fedpbc "
+        f"shares a round between {options.devices} devices. NumPy's BLAS, PyTorch and C have one thread where nothing is "
+        "said. The C kernel neither evaluates nor keeps anything.",
         f"Before timing, each rival's metrics of given models and its state after {CHECKED} rounds were found "
         "to be the simulator's.",
     ]
@@ -188,7 +191,7 @@ def _rivals(setting: Any) -> tuple[dict[str, Callable[[], Any]], list[str]]:
 def _five_seeds(fedpbc: Any, options: Options, shared: Any, numpy: Callable[[], int]) -> Table:
     """Cells side by side: what one more round of five cells takes, the building of their data left out."""
     overrides = {"seeds": [0, 1, 2, 3, 4], "algorithms": [{"name": "fedpbc"}]}
-    few, many = 100, 500
+    few, many = 100, 300
 
     def wall_and_cpu(rounds: int) -> tuple[float, float]:
         began = time.perf_counter(), time.process_time()
@@ -197,7 +200,7 @@ def _five_seeds(fedpbc: Any, options: Options, shared: Any, numpy: Callable[[], 
 
     wall_and_cpu(few)
     times = {OWN: Times(), "NumPy": Times()}
-    for _ in range(options.repetitions):
+    for _ in range(min(3, options.repetitions)):
         short, long = wall_and_cpu(few), wall_and_cpu(many)
         for values, a, b in zip((times[OWN].wall, times[OWN].cpu), short, long, strict=True):
             values.append(1e3 * (b - a) / (5 * (many - few)))

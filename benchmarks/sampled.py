@@ -55,9 +55,9 @@ def sampled(options: Options) -> list[Table]:
         turns[name] = advancing(_experiment(fedpbc, features, labels, minibatch), shared, 400, 1)
     notes = [
         "fedpbc has one device; PyTorch one thread; Flower gives each client a core, and its CPU time is that of many "
-        f"processes and was not taken. Medians of {options.repetitions} turns, of each round of a framework after three "
-        "that are not counted. Ratios: to the first row, with a fresh minibatch a step as the others have; the second draws "
-        "one a round, as the paper's algorithms do.",
+        f"processes and was not taken. Medians of {options.repetitions} turns, of each round of a framework after "
+        "three that are not counted. Ratios: to the first row, with a fresh minibatch a step as the others have; the "
+        "second draws one a round, as the paper's algorithms do.",
     ]
     try:
         turns["PyTorch loop"] = _loop(features, labels)
@@ -163,7 +163,7 @@ def peer(name: str, path: Path, skipped: int = 3, counted: int = 20) -> dict[str
 
 
 def environment_of(name: str) -> Path:
-    """The Python of a framework's environment, made when it is not there or its requirements changed. Raises Unusable."""
+    """The Python of a framework's environment, made when it is not there or outdated. Raises Unusable."""
     folder, wanted = HERE.parent / f".venv-bench-{name}", (HERE / "peers" / f"{name}.txt").read_text()
     python, made = folder / "bin" / "python", folder / "made-from.txt"
     if made.is_file() and made.read_text() == wanted:

@@ -1,7 +1,7 @@
 """Writes the measured part of docs/performance.md from benchmarks/results/*.json.
 
-    python benchmarks/bench.py --out benchmarks/results    # measures; parts may be measured one at a time
-    python docs/make_performance.py                        # writes what lies between the two marks
+python benchmarks/bench.py --out benchmarks/results    # measures; parts may be measured one at a time
+python docs/make_performance.py                        # writes what lies between the two marks
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ def section() -> str:
         lines.append(f"*{part['when']}, beside other work: {load}; niceness {part['niceness']}.*\n")
     gpu = RESULTS / "gpu.json"
     lines.append("### On a GPU, by benchmarks/gpu.py\n")
-    lines.append("\n".join(json.loads(gpu.read_text())["markdown"]) if gpu.is_file() else "Not measured: none was at hand.\n")
+    none = "Not measured: none was at hand.\n"
+    lines.append("\n".join(json.loads(gpu.read_text())["markdown"]) if gpu.is_file() else none)
     return "\n".join(lines)
 
 

@@ -6,6 +6,7 @@ import json
 import sys
 import time
 from importlib.metadata import version
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -50,7 +51,7 @@ class Clock:
         ticks = self.ticks[skipped - 1 : skipped + counted]
         if len(ticks) != counted + 1:
             sys.exit(f"{len(self.ticks)} rounds, expected {skipped + counted}")
-        wall, used = ([1e3 * (b[i] - a[i]) for a, b in zip(ticks, ticks[1:], strict=False)] for i in (0, 1))
+        wall, used = ([1e3 * (b[i] - a[i]) for a, b in pairwise(ticks)] for i in (0, 1))
         features, labels = data()
         with torch.no_grad():
             outputs = model(features.flatten(0, 1)).flatten(0, -2)

@@ -9,14 +9,14 @@ import sys
 import tempfile
 from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
-
 import common
 import flgo
 import flgo.algorithm.fedavg as fedavg
 from flgo.benchmark.partition import IIDPartitioner
+from flgo.benchmark.toolkits.cv.classification import FromDatasetPipe
 from flgo.experiment.logger import BasicLogger
 
+HERE = Path(__file__).resolve().parent
 CONFIG = f"""
 import sys
 sys.path.append({str(HERE)!r})
@@ -28,6 +28,10 @@ test_data = torch.utils.data.TensorDataset(features[0], labels[0])
 def get_model():
     return common.logistic()
 """
+
+
+# FLGo 0.4.4 is older than this demand of PyTorch's
+FromDatasetPipe.TaskDataset.__getitems__ = lambda self, indices: [self[i] for i in indices]
 
 
 class Server(fedavg.Server):
@@ -54,6 +58,7 @@ try:
     Path("config_file.py").write_text(CONFIG)
     name = flgo.gen_benchmark_from_file("ours", "config_file.py", target_path=".", data_type="cv")
     benchmark = importlib.import_module(name)
+    del benchmark.visualize  # a picture of every client, which takes minutes
     flgo.gen_task_by_(benchmark, IIDPartitioner(num_clients=common.CLIENTS), "task")
     total = sum(common.rounds())
     option = {
