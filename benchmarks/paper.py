@@ -102,7 +102,7 @@ def counterexample(options: Options) -> list[Table]:
 
     times = take_turns({OWN: ours, "NumPy": partial(rival.advance, 200)}, options.repetitions)
     notes = [
-        f"{count} cells ({len(seeds)} seeds, {count // len(seeds)} settings of the links) of {rounds} rounds, ms per round "
+        f"{count} cells ({len(seeds)} seeds, {count // len(seeds)} settings of links) of {rounds} rounds, ms per round "
         "of one cell; ours from the call to the result, compiled before. NumPy: in place, two passes over [100, 100] "
         "a step, one thread. Before timing its gradient norms were found to be the simulator's, given the same links.",
     ]
@@ -142,7 +142,7 @@ def synthetic(options: Options) -> list[Table]:
     times = take_turns(turns, options.repetitions)
     notes += [
         f"{options.repetitions} turns; rounds of a turn: {', '.join(f'{k} {v}' for k, v in ROUNDS.items())}. fedpbc "
-        f"shares a round between {options.devices} devices. NumPy's BLAS, PyTorch and C have one thread where nothing is "
+        f"shares a round between {options.devices} devices. NumPy's BLAS, PyTorch and C have one thread where none is "
         "said. The C kernel neither evaluates nor keeps anything.",
         f"Before timing, each rival's metrics of given models and its state after {CHECKED} rounds were found "
         "to be the simulator's.",
