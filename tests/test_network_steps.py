@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import fedpbc
 from fedpbc.core.flat import Flat
 from fedpbc.models.dense import Mlp, affine
 from fedpbc.problems.classification import cross_entropy_of
@@ -120,3 +121,24 @@ def test_both_forms_have_the_same_gradient(monkeypatch):
         both.append(jax.grad(lambda p: jnp.sum(jnp.sin(model.outputs(p, images))))(params))
     for a, b in zip(*map(jax.tree.leaves, both), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("model", [fedpbc.models.mlp(hidden=[6]), fedpbc.models.cnn([2, 3], hidden=[4])])
+def test_networks_are_the_same_to_the_bit_over_devices(model):
+    rng = np.random.default_rng(4)
+    data = fedpbc.data.from_arrays(rng.standard_normal((60, 8, 8)), np.arange(60) % 3, client=np.arange(60) % 6)
+    found = []
+    for devices in (1, 2, 3):
+        result = fedpbc.simulate(
+            fedpbc.problems.classification(data, model=model), links=fedpbc.links.bernoulli(prob=0.5),
+            algorithm="fedpbc", rounds=4, local_steps=3, learning_rate=0.1, batch_size=8, chunk_size=2,
+            devices=devices, progress=False,
+        )  # fmt: skip
+        (cell,) = result.cells.values()
+        assert cell.info["num_devices"] == devices
+        found.append(cell)
+    for other in found[1:]:
+        for name, values in found[0].rows.items():
+            np.testing.assert_array_equal(values, other.rows[name])
+        np.testing.assert_array_equal(found[0].models["mean"], other.models["mean"])
+    assert np.abs(found[0].models["mean"] - found[0].models["server"]).max() > 0
