@@ -49,7 +49,8 @@ def networks(options: Options) -> list[Table]:
     rows, figures = [], {}
     notes = [
         "Ours with chunk_size 5, all devices; PyTorch client after client with 1 and with all threads, whichever takes "
-        f"less on the clock; {SAMPLED} clients are timed and stand for {CLIENTS}; it averages nothing. Share: of the rate of products of "
+        f"less on the clock; {SAMPLED} clients are timed and stand for {CLIENTS}; it averages nothing. "
+        "Share: of the rate of products of "
         "1024 x 1024 matrices measured beside it, on all cores.",
     ]
     repetitions = min(3, options.repetitions)
