@@ -19,6 +19,7 @@ import numpy as np
 from fedpbc import __version__
 from fedpbc.core import contract
 from fedpbc.core.engine import Inputs, Plan, StateLoss
+from fedpbc.core.local import first_clients
 from fedpbc.core.memory import require_memory, total_memory
 from fedpbc.core.programs import Programs, Simulation
 from fedpbc.core.schema import Context
@@ -128,9 +129,13 @@ class Grid:
         with self._building:
             if (seed, device) not in self._problems:
                 problem = self.drawn(seed)
-                params = self.programs.put(problem.params, self._plan(problem, self.experiment.local_steps, device))
-                self._problems[seed, device] = dataclasses.replace(problem, params=params)
-                if self._on_cpus:
+                plan, params, owned = self._plan(problem, device), problem.params, None
+                if plan.num_devices > 1 and problem.shard is not None:
+                    first = first_clients(problem.num_clients, plan.chunk_size, plan.num_devices)
+                    params, owned = problem.shard(params, first)
+                params, owned = self.programs.put((params, owned), plan)
+                self._problems[seed, device] = dataclasses.replace(problem, params=params, owned=owned, shard=None)
+                if self._on_cpus or jax.process_count() > 1:
                     self._drawn[seed] = self._problems[seed, device]
             return self._problems[seed, device]
 
@@ -295,7 +300,7 @@ class Grid:
         problem = self.problem(cell.seed, device)
         context = e.context(cell.seed, problem)
         plan = dataclasses.replace(
-            self._plan(problem, cell.local_steps, device),
+            self._plan(problem, device),
             compute=cell.compute, local_steps=cell.local_steps, batch_size=cell.batch_size,
         )  # fmt: skip
         inputs = Inputs(
@@ -328,20 +333,22 @@ class Grid:
         lost[context.rng("state loss").permutation(m)[:count]] = True
         return StateLoss(np.int32(settings["round"]), lost)
 
-    def _plan(self, problem: Problem, local_steps: int, device: int) -> Plan:
+    def _plan(self, problem: Problem, device: int) -> Plan:
         """A plan on the devices that a cell uses."""
         e = self.experiment
-        shared = self._num_devices(problem, local_steps) if self.num_workers == 1 else 1
+        shared = self._num_devices(problem) if self.num_workers == 1 else 1
         return Plan(
-            e.compute[0], local_steps, e.batch_size, e.minibatch, e.chunk_size, shared, device, "mean" in e.metrics
+            e.compute[0], e.local_steps, e.batch_size, e.minibatch, e.chunk_size, shared, device, "mean" in e.metrics
         )
 
-    def _num_devices(self, problem: Problem, local_steps: int) -> int:
-        """As asked, or as many as have a chunk of clients each, when a round is worth sharing."""
+    def _num_devices(self, problem: Problem) -> int:
+        """As asked, or as many as have a chunk of clients each, when a round is worth sharing: the same for all cells,
+        as the data are divided between them."""
         if self.devices is not None:
             return self.devices
-        work = problem.work * problem.num_clients * local_steps
-        num_chunks = -(-problem.num_clients // self.experiment.chunk_size)
+        e = self.experiment
+        work = problem.work * problem.num_clients * max(e.setting(a, "local_steps") for a in e.algorithms)
+        num_chunks = -(-problem.num_clients // e.chunk_size)
         return min(len(self.programs.devices), num_chunks) if work > WORTH_SHARING else 1
 
     def manifest(self) -> dict[str, Any]:
