@@ -1,12 +1,11 @@
 """Data divided between devices: the same bits, and each device holds its part alone."""
 
 import jax
-import numpy as np
 import pytest
 
 from fedpbc.core.programs import Programs
 from fedpbc.experiment.grid import Experiment
-from fedpbc.runs.runner import Grid, run, settings_of
+from fedpbc.runs.runner import run
 
 
 def experiment(**changes) -> Experiment:

@@ -126,7 +126,7 @@ class Problem:
     """``several(steps, batch_size)``: a faster way to take so many steps on one minibatch, or None where there is none;
     equal to the steps one by one but for rounding."""
     owned: Array | None = None
-    """Which blocks each device evaluates, int32[devices, b], where each holds its part of ``params``; None: all of it."""
+    """Which blocks each device evaluates, int32[devices, b], where each holds a part of ``params``; None: all of it."""
     client_traits: Mapping[str, np.ndarray] = field(default_factory=dict)
     """Facts about clients that link probabilities may depend on: numbers [m] (``mean_label``, ...), and where samples
     have labels ``label_distribution`` [m, classes]. Host only."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,7 +20,16 @@ from fedpbc.core.types import Array, Measure, Problem, Shard
 from fedpbc.errors import ConfigError, first_line
 from fedpbc.models.dense import Logistic
 from fedpbc.problems.linear import linear_steps
-from fedpbc.problems.samples import Samples, block_rows, draw_rows, first_row, offsets_of, weighted, weighted_sum, windows
+from fedpbc.problems.samples import (
+    Samples,
+    block_rows,
+    draw_rows,
+    first_row,
+    offsets_of,
+    weighted,
+    weighted_sum,
+    windows,
+)
 
 PerSample = Callable[[Any, Any], Array]
 """``f(params, batch) -> [n]``."""
@@ -137,11 +147,11 @@ def _shard(
         used = int(np.count_nonzero(params["test"]["pooled"]))
         bounds = [min(block * sizes[1], most) for block in (*blocks[:-1], -(-used // sizes[1]))]
         divided["test"] = windows(params["test"], bounds[:-1], np.maximum.accumulate(bounds)[1:].tolist(), sizes[1])
-    longest = max(last - first for first, last in zip(blocks, blocks[1:], strict=False))
+    longest = max(high - low for low, high in pairwise(blocks))
     step = max(1, num_blocks // (8 * len(rows[:-1])))
     owned = np.full((len(rows) - 1, -(-max(longest, 1) // step) * step), num_blocks, np.int32)
-    for row, low, high in zip(owned, blocks, blocks[1:], strict=False):
-        row[: high - low] = np.arange(low, high)
+    for mine, (low, high) in zip(owned, pairwise(blocks), strict=True):
+        mine[: high - low] = np.arange(low, high)
     return divided, owned
 
 
