@@ -149,8 +149,9 @@ def together() -> Iterator[None]:
     except (RuntimeError, ValueError) as error:
         if isinstance(error, FedpbcError) or not many() or not any(word in str(error) for word in LOST):
             raise
-        if _joined:
+        if _watchers:  # the runtime may be about to end this process too: one of both says it
             os.write(2, MARK)
+            leave(1)
         raise FedpbcError(ENDED.format(jax.process_index(), jax.process_count())) from error
 
 
@@ -164,6 +165,8 @@ def leave(status: int) -> None:
 
 
 _joined: list[int] = []
+"""The number of this process, where ``join`` made it one of several."""
+_watchers: list[Any] = []
 
 
 def _watch(process: int, processes: int) -> None:
@@ -178,7 +181,4 @@ def _watch(process: int, processes: int) -> None:
         getattr(sys, name).flush()
         setattr(sys, name, os.fdopen(os.dup(number), "w", buffering=1, errors="replace"))
         os.dup2(watcher.stdin.fileno(), number)
-    _kept.append(watcher)
-
-
-_kept: list[Any] = []
+    _watchers.append(watcher)

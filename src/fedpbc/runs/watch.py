@@ -4,16 +4,15 @@ The runtime of JAX ends a process by itself when process 0 is gone, with a page 
 """
 
 ENDED = "process {} of {}: another process has ended; what was finished is kept, go on with --resume"
-
-MARK = b"another process has ended, and it is said already\n"
+MARK = b"JAX distributed service detected fatal errors, or we did\n"
+"""Said by us, or by the runtime in the same words: whichever comes first."""
 
 WATCH = r"""
 import re, sys
 NOISE = re.compile(rb"\[Gloo\]|coordination_service|preemption_sync|GRPC error|^:UNKNOWN:Error received")
 ended = False
 for line in sys.stdin.buffer:
-    ended = ended or b"it is said already" in line
-    if b"JAX distributed service detected fatal errors" in line and not ended:
+    if not ended and b"JAX distributed service detected fatal errors" in line:
         ended = True
         sys.stderr.write("error: " + sys.argv[1] + "\n")
         sys.stderr.flush()
