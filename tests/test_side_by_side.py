@@ -143,6 +143,16 @@ def test_an_interrupt_reaches_every_worker():
     assert left.is_set()
 
 
+def test_after_a_stop_nobody_goes_on_and_none_of_what_is_left_is_taken():
+    queue = Queue(experiment().cells(), lambda cell: cell.algorithm.name, 2)
+    queue.go_on()
+    queue.take()
+    queue.stop()
+    for ask in (queue.go_on, queue.take):
+        with pytest.raises(Stopped):
+            ask()
+
+
 def test_the_queue_keeps_seeds_and_compilations_apart():
     cells = sorted(experiment().cells(), key=lambda cell: cell.seed)
     queue = Queue(cells, lambda cell: (cell.algorithm.name, cell.links.name), 1)
