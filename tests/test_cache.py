@@ -177,10 +177,7 @@ def test_what_is_damaged_later_is_ignored_too(filled):
         os.utime(path, (time.time() - 3600,) * 2)
     (stamp,) = folder.glob("**/looked-at")
     os.utime(stamp)
-    result, compiled, found = run(FEDPBC_CACHE=folder)
-    assert result == bits
-    assert found <= programs - 1
-    assert compiled <= 2
+    assert run(FEDPBC_CACHE=folder) == (bits, 2, programs - 2)
 
 
 @pytest.mark.skipif(not hasattr(os, "getuid"), reason="folders have no such modes there")
