@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 )
 @click.option("--resume", is_flag=True, help="Go on in DIR after an interruption.")
 @click.option("--cells", metavar="I/N", help="Only part I of N of the grid; fedpbc merge puts the parts together.")
-@click.option("--devices", type=click.IntRange(min=1), metavar="N", help="Devices per run [default: what pays off].")
+@click.option(
+    "--devices", type=click.IntRange(min=1), metavar="N", help="Cores (or accelerators) to use [default: all]."
+)
 @click.option("--import", "imports", multiple=True, metavar="FILE.py", help="Run a file that registers components.")
 @click.option("--markdown", is_flag=True, help="Print the table as Markdown.")
 @click.option("--latex", is_flag=True, help="Print the table as LaTeX (booktabs).")

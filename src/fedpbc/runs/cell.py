@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedpbc.core.programs import Simulation
+from fedpbc.core.programs import LAYOUT, Simulation
+from fedpbc.errors import ConfigError
 from fedpbc.experiment.grid import Cell
 from fedpbc.io.whole import damaged, read_arrays, write_arrays
 from fedpbc.runs.directory import pack, unpack
@@ -31,6 +32,8 @@ def run_cell(grid: Grid, cell: Cell, device: int, checkpoint: Path | None, queue
     times = {"compile_s": simulation.compile_seconds, "run_s": 0.0, "total_s": 0.0}
     if checkpoint and checkpoint.is_file():
         saved = read_arrays(checkpoint)
+        if "next_round" in saved and int(saved.get("layout", 1)) != LAYOUT:
+            raise ConfigError(f"{checkpoint}: is of another version of fedpbc; go on with that one, or remove the file")
         try:
             simulation.restore(saved)
         except (KeyError, ValueError) as error:
