@@ -185,6 +185,16 @@ def test_a_part_that_is_noise_at_any_age_does_not_make_controls_fade() -> None:
     assert fade(learn(np.zeros(5), age, np.full(4, np.log(0.5)), yes)) == pytest.approx(0, abs=1e-14)
     assert fade(learn(np.zeros(5), age, -2.0 * age, yes)) == pytest.approx(-3)
     assert fade(learn(np.zeros(5), age, np.log(0.5) - 0.01 * age, yes)) == pytest.approx(-0.03)
+    assert fade(learn(np.zeros(5), age, np.log(0.5) + 0.01 * age, yes)) == 0
+
+
+def test_the_share_that_is_left_is_from_a_fiftieth_to_all() -> None:
+    """r = <g, c> / |c|^2 of one client: a gradient that grew counts as one that stayed; what is old is forgotten."""
+    log_r, measured = left(np.array([8.0, 3.0, 0.08, -7.0]), np.array([4.0, 4.0, 4.0, 4.0]), np.array([True] * 4))
+    np.testing.assert_allclose(np.exp(log_r), [1, 0.75, 0.02, 0.02], rtol=1e-14)
+    assert measured.all()
+    nobody = learn(np.arange(5.0), np.array([3]), np.array([-1.0]), np.array([False]))
+    np.testing.assert_allclose(nobody, 0.98 * np.arange(5), rtol=1e-14)
 
 
 @pytest.mark.parametrize("period", [1, 7])

@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 )
 @click.option("--resume", is_flag=True, help="Go on in DIR after an interruption.")
 @click.option("--cells", metavar="I/N", help="Only part I of N of the grid; fedpbc merge puts the parts together.")
-@click.option("--devices", type=click.IntRange(min=1), metavar="N", help="Devices per run [default: what pays off].")
+@click.option(
+    "--devices", type=click.IntRange(min=1), metavar="N", help="Cores (or accelerators) to use [default: all]."
+)
 @click.option(
     "--processes", type=click.IntRange(min=1), metavar="N", help="This is one of N processes that share a run."
 )

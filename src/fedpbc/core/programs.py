@@ -19,6 +19,8 @@ from fedpbc.core.local import DEVICES
 from fedpbc.core.memory import require_program
 from fedpbc.core.types import Array, Models, Pieces
 
+LAYOUT = 2
+"""Of checkpoints, counted up when an older state would go on with other numbers (2: linear models' steps at once)."""
 MAX_PROGRAMS = 128
 """Programs that are kept: each takes some 300 memory mappings, and a Linux process has 65 530."""
 
@@ -194,7 +196,7 @@ class Simulation:
     def save(self) -> dict[str, np.ndarray]:
         """The state as plain arrays, bit for bit."""
         leaves = {f"carry{i}": np.asarray(leaf) for i, leaf in enumerate(jax.tree.leaves(self.carry))}
-        return {"next_round": np.array(self.next_round), **leaves}
+        return {"layout": np.array(LAYOUT), "next_round": np.array(self.next_round), **leaves}
 
     def restore(self, saved: dict[str, np.ndarray]) -> None:
         """Go on from what ``save`` gave. Raises KeyError or ValueError when it is of another run."""

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedpbc.core.programs import Simulation
+from fedpbc.core.programs import LAYOUT, Simulation
+from fedpbc.errors import ConfigError
 from fedpbc.experiment.grid import Cell
 from fedpbc.io.whole import damaged, read_arrays, write_arrays
 from fedpbc.runs.directory import pack, unpack
@@ -34,6 +35,8 @@ def run_cell(grid: Grid, cell: Cell, device: int, checkpoint: Path | None, queue
     saved = decided_arrays(lambda: read_arrays(checkpoint) if checkpoint and checkpoint.is_file() else None)
     if saved is not None:
         path = checkpoint or Path("checkpoint")
+        if "next_round" in saved and int(saved.get("layout", 1)) != LAYOUT:
+            raise ConfigError(f"{path}: is of another version of fedpbc; go on with that one, or remove the file")
         try:
             simulation.restore(saved)
         except (KeyError, ValueError) as error:
@@ -63,8 +66,8 @@ def run_cell(grid: Grid, cell: Cell, device: int, checkpoint: Path | None, queue
         grid.tell_progress(cell.key, simulation.next_round - first, 0)
         if checkpoint and now - saved_at > CHECKPOINT_SECONDS and not simulation.done:
             so_far = {**times, "total_s": times["total_s"] + now - began}
+            write_arrays(checkpoint, pack(CellResult(_join(parts), {}, so_far)) | simulation.save())
             parts, saved_at = [_join(parts)], now
-            write_arrays(checkpoint, pack(CellResult(parts[0], {}, so_far)) | simulation.save())
     cost = simulation.inputs.algorithm.cost
     info = {
         **times,
