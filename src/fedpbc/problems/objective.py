@@ -148,7 +148,7 @@ def _shard(
         bounds = [min(block * sizes[1], most) for block in (*blocks[:-1], -(-used // sizes[1]))]
         divided["test"] = windows(params["test"], bounds[:-1], np.maximum.accumulate(bounds)[1:].tolist(), sizes[1])
     longest = max(high - low for low, high in pairwise(blocks))
-    step = max(1, num_blocks // (8 * len(rows[:-1])))
+    step = max(1, num_blocks // (32 * len(rows[:-1])))
     owned = np.full((len(rows) - 1, -(-max(longest, 1) // step) * step), num_blocks, np.int32)
     for mine, (low, high) in zip(owned, pairwise(blocks), strict=True):
         mine[: high - low] = np.arange(low, high)

@@ -138,7 +138,7 @@ def windows(part: dict[str, Any], first: Sequence[int], last: Sequence[int], blo
     rows = part["pooled"].shape[0]
     begin = [row // block * block for row in first]
     longest = max(end - start for start, end in zip(begin, last, strict=True))
-    step = block * max(1, rows // (block * 8 * len(begin)))
+    step = block * max(1, rows // (block * 32 * len(begin)))
     length = min(rows, max(step, -(-longest // step) * step))
     starts = [min(start, rows - length) for start in begin]
     cut = jax.tree.map(lambda a: Pieces(tuple(a[start : start + length] for start in starts)), part)
