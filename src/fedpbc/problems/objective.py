@@ -139,14 +139,12 @@ def _shard(
     ends = np.concatenate([params["offsets"], [params["offsets"][-1] + params["sizes"][-1]]]).astype(int)
     rows = ends[list(first)].tolist()
     blocks = [-(-row // sizes[0]) for row in rows[:-1]] + [num_blocks]
-    full = -(-rows[-1] // sizes[0]) * sizes[0]
-    last = [min(max(row, block * sizes[0]), full) for row, block in zip(rows[1:], blocks[1:], strict=True)]
-    divided = {**params, "train": windows(params["train"], rows[:-1], last, sizes[0])}
+    divided = {**params, "train": windows(params["train"], rows, sizes[0])}
     if "test" in params:
         most = params["test"]["pooled"].shape[0]
         used = int(np.count_nonzero(params["test"]["pooled"]))
         bounds = [min(block * sizes[1], most) for block in (*blocks[:-1], -(-used // sizes[1]))]
-        divided["test"] = windows(params["test"], bounds[:-1], np.maximum.accumulate(bounds)[1:].tolist(), sizes[1])
+        divided["test"] = windows(params["test"], np.maximum.accumulate(bounds).tolist(), sizes[1])
     longest = max(high - low for low, high in pairwise(blocks))
     step = max(1, num_blocks // (32 * len(rows[:-1])))
     owned = np.full((len(rows) - 1, -(-max(longest, 1) // step) * step), num_blocks, np.int32)

@@ -129,15 +129,15 @@ def weighted(samples: Samples, dtype: Any) -> dict[str, Any]:
     return part
 
 
-def windows(part: dict[str, Any], first: Sequence[int], last: Sequence[int], block: int) -> dict[str, Any]:
-    """What ``weighted`` gives, cut into windows that hold rows first[k]..last[k]-1 each: views, all of one length.
+def windows(part: dict[str, Any], first: Sequence[int], block: int) -> dict[str, Any]:
+    """What ``weighted`` gives, cut into windows: views, all of one length, the k-th with rows first[k]..first[k+1]-1.
 
-    They begin at whole blocks and overlap where they must. Lengths are rounded up a little, so that seeds, whose data
+    They are whole blocks, and overlap where they must. Lengths are rounded up a little, so that seeds, whose data
     differ, mostly share a program. "start" is the row of the whole at which a window begins.
     """
     rows = part["pooled"].shape[0]
-    begin = [row // block * block for row in first]
-    longest = max(end - start for start, end in zip(begin, last, strict=True))
+    begin = [row // block * block for row in first[:-1]]
+    longest = max(end - start for start, end in zip(begin, first[1:], strict=True))
     step = block * max(1, rows // (block * 32 * len(begin)))
     length = min(rows, max(step, -(-longest // step) * step))
     starts = [min(start, rows - length) for start in begin]
