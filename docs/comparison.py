@@ -23,8 +23,12 @@ MIXING = ("FedPBC", "corrected, full", "corrected, light", "corrected, black box
 """Methods to which it matters whether everybody computes."""
 
 
-SEEDS = [10, 11, 12, 13, 14]
+FRESH_SEEDS = [10, 11, 12, 13, 14]
 """Never used while FedFade was made and tuned."""
+FRESH_METHODS = (
+    *("FedAvg, active", "FedAU", "MIFA", "FedVARP", "SCAFFOLD", "AREA"),
+    *("FedFade", "FedFade, on server", "FedFade, black box"),
+)
 TRACES = Path("runs/results")
 """Where the made-up traces are kept."""
 
@@ -45,9 +49,8 @@ SETTINGS = {
             "rounds": 2000,
             "local_steps": 10,
             "learning_rate": 0.05,
-            "seeds": SEEDS,
+            "seeds": [0, 1, 2, 3, 4],
             "eval_every": 100,
-            "metrics": ["server"],
             "precision": "float64",
             "problem": {"name": "quadratic", "num_clients": 50, "dim": 20, "condition": 10.0},
         },
@@ -61,9 +64,8 @@ SETTINGS = {
             "rounds": 1000,
             "local_steps": 10,
             "learning_rate": 0.01,
-            "seeds": SEEDS,
+            "seeds": [0, 1, 2, 3, 4],
             "eval_every": 50,
-            "metrics": ["server"],
             "problem": {"name": "synthetic", "num_clients": 50},
         },
         "mean_label",
@@ -77,20 +79,77 @@ def regimes(setting: Setting) -> list[dict[str, Any]]:
     """The link settings; all but the first are unequal in the same way, by what clients have to teach."""
     half = setting.table["rounds"] // 2
     prob = {"name": "by_trait", "trait": setting.trait, "low": 0.1, "high": 0.9}
-    rare = {**prob, "low": 0.02, "high": 0.5}
     absence = {"name": "absence", "first": half, "rounds": 200, "share": 0.1}
     return [
         {"label": "Zipf", "name": "bernoulli", "prob": {"name": "zipf"}},
         {"label": ".1 / .9", "name": "bernoulli", "prob": prob},
         {"label": "sine", "name": "bernoulli", "prob": prob, "varying": {"name": "sine"}},
         {"label": "Markov .9", "name": "markov", "prob": prob, "memory": 0.9},
+        {"label": "cyclic", "name": "cyclic", "prob": prob, "period": 20},
+        {"label": "absence", "name": "bernoulli", "prob": prob, "varying": absence},
+    ]
+
+
+def fresh_regimes(setting: Setting) -> list[dict[str, Any]]:
+    """Those of ``regimes`` but the absence, and more links with memory, rarer clients and a made-up trace."""
+    prob = {"name": "by_trait", "trait": setting.trait, "low": 0.1, "high": 0.9}
+    rare = {**prob, "low": 0.02, "high": 0.5}
+    return [
+        *regimes(setting)[:-1],
         {"label": "Markov .97", "name": "markov", "prob": prob, "memory": 0.97},
         {"label": ".02 / .5", "name": "bernoulli", "prob": rare},
         {"label": ".02 / .5, Markov .9", "name": "markov", "prob": rare, "memory": 0.9},
         {"label": "like a trace", "name": "trace", "path": str(trace_file(setting))},
-        {"label": "cyclic", "name": "cyclic", "prob": prob, "period": 20},
-        {"label": "absence", "name": "bernoulli", "prob": prob, "varying": absence},
     ]
+
+
+def fresh_experiments() -> dict[str, Experiment]:
+    """The runs of the tables on fresh seeds, by the name of their folder; once more at twice the step size."""
+    found = {}
+    methods = [method for method in METHODS if method["label"] in FRESH_METHODS]
+    for name, setting in SETTINGS.items():
+        table = {**setting.table, "seeds": FRESH_SEEDS, "metrics": ["server"], "compute": ["active"]}
+        links = fresh_regimes(setting)
+        found[f"fresh_{name}"] = Experiment.from_table({**table, "links": links, "algorithms": methods})
+        certain = {"links": [{"label": "p = 1", "name": "bernoulli", "prob": 1.0}]}
+        references = [method for method in methods if method["label"] in REFERENCES]
+        found[f"fresh_{name}_certain"] = Experiment.from_table({**table, **certain, "algorithms": references})
+    twice = {**table, "links": links, "algorithms": methods, "learning_rate": 2 * table["learning_rate"]}
+    return {**found, "fresh_synthetic_twice": Experiment.from_table(twice)}
+
+
+def fresh_tables(results: Results) -> dict[str, str]:
+    """Methods by regimes, mean and standard deviation over fresh seeds; in the last, where FedFade is ahead."""
+    found = {}
+    for name in ("quadratic", "synthetic", "synthetic_twice"):
+        run = results[f"fresh_{name}"]
+        setting = SETTINGS[name.removesuffix("_twice")]
+        labels = [links.label for links in run.experiment.links]
+        lines = [
+            [method, *(_mean_sd(_fresh(run, setting, label, method), setting.digits) for label in labels)]
+            for method in FRESH_METHODS
+        ]
+        certain = results.get(f"fresh_{name}_certain")
+        for method in REFERENCES if certain else ():
+            values = _fresh(certain, setting, "p = 1", method)
+            lines.append([f"*{method.partition(',')[0]} with p = 1*", _mean_sd(values, setting.digits)])
+            lines[-1] += [""] * (len(labels) - 1)
+        found[f"fresh_{name}"] = markdown(["method", *labels], lines)
+    run, setting = results["fresh_synthetic"], SETTINGS["synthetic"]
+    labels = [links.label for links in run.experiment.links]
+    wins = [
+        [f"{ours} better than {rival}"]
+        + [str(int(np.sum(_fresh(run, setting, at, ours) < _fresh(run, setting, at, rival)))) for at in labels]
+        for ours in ("FedFade", "FedFade, black box")
+        for rival in ("FedAvg, active", "FedAU", "MIFA", "FedVARP", "SCAFFOLD")
+    ]
+    return {**found, "fresh_wins": markdown(["", *labels], wins)}
+
+
+def _fresh(run: Run, setting: Setting, links: str, method: str) -> np.ndarray:
+    """The metric after the last round, a value per seed."""
+    cells = [run.cells[links, method, "active", seed] for seed in run.experiment.seeds]
+    return np.array([cell.rows[setting.metric][-1] for cell in cells], np.float64)
 
 
 def trace_file(setting: Setting) -> Path:
