@@ -5,6 +5,7 @@ NumPy alone. The methods are the package's own functions, played round by round.
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from fedpbc.algorithms import ALGORITHMS
+from fedpbc.algorithms.fedfade import aged
 from fedpbc.core.schema import Context
 from fedpbc.core.types import Link, Round
 
@@ -49,11 +51,13 @@ def weight_bias(p: float, memory: float, cutoff: int, rounds: int) -> Array:
 
 
 def limit_weight(p: float, memory: float, cutoff: int) -> float:
-    """w_i after very many rounds: the mean gap, 1/p, over the mean number of intervals that a gap is cut into."""
+    """w_i after very many rounds: the mean gap, 1/p, over the mean number of intervals that a gap is cut into.
+
+    That is 1 + P(gap > K) + P(gap > 2 K) + ..., P(gap > n) = (1 - memory)(1 - p)(1 - (1 - memory) p)^(n-1).
+    """
     away = (1 - memory) * p
-    gap_longer_than = np.array([1.0 if n == 0 else (1 - memory) * (1 - p) * (1 - away) ** (n - 1) for n in range(cutoff)])
     parts, n = 1.0, cutoff
-    while n < 10**6 and (tail := gap_longer_than[1] * (1 - away) ** (n - 1)) > 1e-15:
+    while (tail := (1 - memory) * (1 - p) * (1 - away) ** (n - 1)) > 1e-15:
         parts, n = parts + tail, n + cutoff
     return 1 / p / parts
 
@@ -96,16 +100,20 @@ def round_matrix(active: tuple[bool, bool], theta: Array, steps: int, delta: flo
     return np.stack([after, *(delta * new), one])
 
 
-def cycle(away: int, back: int, theta: Array, steps: int, delta: float, together: bool) -> tuple[float, float]:
-    """(spectral radius of one cycle, largest |x - x*| of its periodic orbit) with the weights that are right.
+def cycle(
+    away: int, back: int, theta: Array, steps: int, delta: float, together: bool, mean: bool = False
+) -> tuple[float, float]:
+    """(spectral radius of one cycle, largest |x - x*| of its periodic orbit).
 
     Client 2 is away for ``away`` rounds, then there for ``back``. ``together``: client 1 is always there; else it is
-    there exactly when client 2 is not.
+    there exactly when client 2 is not. w_i is what it should be, 1/p_i; ``mean``: 2/|A|, the mean over A.
     """
     share = back / (away + back)
-    weights = np.array([1.0 if together else 1 / (1 - share), 1 / share])
-    rounds = [((True, False))] * away + [((together, True))] * back
-    matrices = [round_matrix(active, theta, steps, delta, weights) for active in rounds]
+    right = np.array([1.0 if together else 1 / (1 - share), 1 / share])
+    rounds = [(True, False)] * away + [(together, True)] * back
+    matrices = [
+        round_matrix(active, theta, steps, delta, np.full(2, 2 / sum(active)) if mean else right) for active in rounds
+    ]
     whole = np.eye(4)
     for matrix in matrices:
         whole = matrix @ whole
@@ -130,6 +138,28 @@ def overshoot(away: int, theta: Array) -> float:
         return float(1 - theta[1] * away / 2)
     a = np.exp(-theta[0] * away / 2)
     return float(a - (1 - a) * theta[1] / theta[0])
+
+
+def critical(away: int, back: int, ratio: float, delta: float, together: bool, mean: bool) -> float:
+    """The least eta s h_2 ``away`` at which the spectral radius exceeds 1 (to 1 in 10^3), s = 10; inf: none below 400.
+
+    ``ratio`` = h_2 / h_1. Looked for on a grid of steps of 5 %, then halved.
+    """
+
+    def unstable(size: float) -> bool:
+        theta = np.array([size / away / ratio, size / away])
+        return cycle(away, back, theta, 10, delta, together, mean)[0] > 1.001
+
+    size = 0.5
+    while not unstable(size):
+        size *= 1.05
+        if size > 400:
+            return np.inf
+    low, high = size / 1.05, size
+    for _ in range(10):
+        middle = (low + high) / 2
+        low, high = (low, middle) if unstable(middle) else (middle, high)
+    return high
 
 
 # ------------------------------------------------------------------------------ any method on any problem, in NumPy
@@ -169,3 +199,127 @@ def absences(away: int, back: int, rounds: int, together: bool) -> Array:
     """Two clients, bool[rounds, 2]; as in ``cycle``."""
     there = np.arange(rounds) % (away + back) >= away
     return np.stack([np.ones(rounds, bool) if together else ~there, there], axis=1)
+
+
+# ------------------------------------------------------------------------------------------- two groups, logistic
+
+
+SLOPES, SHARES = np.array([[1.0], [4.0]]), np.array([[0.95], [0.5]])
+
+
+def logistic_gradient(t: int, x: Array) -> Array:
+    """F_i(x) = q_i log(1 + e^(-a_i x)) + (1 - q_i) log(1 + e^(a_i x)): a_i (sigma(a_i x) - q_i), a = (1, 4), q = (.95, .5)."""
+    return SLOPES * (0.5 * (1 + np.tanh(SLOPES * x / 2)) - SHARES)
+
+
+@functools.cache
+def logistic_optimum() -> float:
+    """By halving: the mean gradient increases."""
+    low, high = -10.0, 10.0
+    for _ in range(100):
+        middle = (low + high) / 2
+        right = logistic_gradient(0, np.full((2, 1), middle)).sum() > 0
+        low, high = (low, middle) if right else (middle, high)
+    return high
+
+
+def quadratic_gradient(t: int, x: Array) -> Array:
+    """The second-order expansion of the above about the optimum: the same x*, gradients and curvatures there."""
+    best = np.full((2, 1), logistic_optimum())
+    s = 0.5 * (1 + np.tanh(SLOPES * best / 2))
+    return logistic_gradient(0, best) + SLOPES**2 * s * (1 - s) * (x - best)
+
+
+def swing(
+    method: dict[str, Any], logistic: bool, eta_s: float, away: int, back: int, together: bool, cycles: int = 40
+) -> float:
+    """Largest |x - x*| in the last quarter of the cycles, s = 10, from x = 0."""
+    active = absences(away, back, cycles * (away + back), together)
+    gradient = logistic_gradient if logistic else quadratic_gradient
+    best, last, worst = logistic_optimum(), len(active) * 3 // 4, 0.0
+    with np.errstate(all="ignore"):
+        for t, state in enumerate(play(method, active, gradient, np.zeros(1), eta_s / 10, 10)):
+            if t >= last:
+                worst = max(worst, abs(float(state.server[0]) - best))
+    return worst if np.isfinite(worst) else np.inf
+
+
+# ------------------------------------------------------------------------------ many clients, in NumPy: the variance,
+# ------------------------------------------------------------------------------ and data that change in mid-run
+
+
+def chains(prob: Array, memory: float, rounds: int, rng: np.random.Generator) -> Array:
+    """Links with memory as in ``weight_bias``, bool[rounds, m]."""
+    active = np.empty((rounds, len(prob)), bool)
+    active[0] = rng.random(len(prob)) < prob
+    for t in range(1, rounds):
+        active[t] = rng.random(len(prob)) < prob + memory * (active[t - 1] - prob)
+    return active
+
+
+class Softmax:
+    """Logistic regression, F_i the mean cross-entropy of client i's samples: full gradients of all clients at once."""
+
+    def __init__(self, features: list[Array], labels: list[Array], classes: int) -> None:
+        self.shape = features[0].shape[1], classes
+        most = max(len(y) for y in labels)
+        self.x = np.stack([np.pad(x, ((0, most - len(x)), (0, 0))) for x in features]).astype(float)
+        sizes = np.array([len(y) for y in labels])
+        self.share = (np.arange(most) < sizes[:, None]) / sizes[:, None]
+        self.y = np.stack([np.eye(classes)[np.pad(y, (0, most - len(y)))] for y in labels])
+
+    def gradient(self, t: int, models: Array) -> Array:
+        """[m, d] -> [m, d]."""
+        logits = self.x @ models.reshape(-1, *self.shape)
+        chance = np.exp(logits - logits.max(axis=2, keepdims=True))
+        chance /= chance.sum(axis=2, keepdims=True)
+        found = np.swapaxes(self.x, 1, 2) @ ((chance - self.y) * self.share[:, :, None])
+        return found.reshape(len(models), -1)
+
+
+def variance_ratio(
+    prob: Array, active: Array, gradient: Callable[[int, Array], Array], dim: int, eta: float
+) -> tuple[float, float, float]:
+    """(V of FedFade / V of FedAU, 1 - r^2, mean delta of a round), over the second half of a run, s = 10.
+
+    V = sum (1/p_i - 1) |g_i - u_i|^2, FedAU's with u_i = 0: m^2 / (eta s)^2 times the variance of a step with the right
+    weights and independent rounds, g_i at the server's model. r: the correlation of g and u in that inner product.
+    """
+    weight, m = 1 / prob - 1, len(prob)
+    fade, own, cross, square, logs = 0.0, 0.0, 0.0, 0.0, []
+    for t, state in enumerate(play({"name": "fedfade"}, active, gradient, np.zeros(dim), eta, 10)):
+        logs.append(float(state.log))
+        if 2 * t >= len(active) and t % 5 == 0:
+            g, u = gradient(t, np.tile(state.server, (m, 1))), aged(state.controls, state.log, state.since)
+            fade += weight @ ((g - u) ** 2).sum(axis=1)
+            own += weight @ (g**2).sum(axis=1)
+            cross += weight @ (g * u).sum(axis=1)
+            square += weight @ (u**2).sum(axis=1)
+    half = len(logs) // 2
+    return fade / own, 1 - cross**2 / own / square, float(np.exp((logs[-1] - logs[half]) / (len(logs) - 1 - half)))
+
+
+def quadratics(seed: int, m: int = 50, dim: int = 20, condition: float = 10.0) -> tuple[Array, Array]:
+    """(curvatures, centers), both [m, d]: u_i about i, curvatures log-uniform in [1/condition, 1]."""
+    rng = np.random.default_rng(seed)
+    return condition ** -rng.random((m, dim)), np.arange(1, m + 1)[:, None] + 0.1 * rng.standard_normal((m, dim))
+
+
+def after_a_change(method: dict[str, Any], memory: float, seed: int, looks: tuple[int, ...]) -> list[float]:
+    """Distance to the new minimiser so many rounds after every fifth client's center moved by 20; eta .05, s 10.
+
+    The change is after 1000 rounds, p = .1 for the half with the smaller centers and .9.
+    """
+    curvature, center = quadratics(seed)
+    m, dim = center.shape
+    moved = center + 20 * (np.arange(m) % 5 == 0)[:, None]
+    best = (curvature * moved).sum(axis=0) / curvature.sum(axis=0)
+    rng = np.random.default_rng([seed, 1])
+    active = chains(np.where(np.arange(m) < m // 2, 0.1, 0.9), memory, 1000 + max(looks), rng)
+
+    def gradient(t: int, models: Array) -> Array:
+        return curvature * (models - (moved if t >= 1000 else center))
+
+    states = play(method, active, gradient, np.zeros(dim), 0.05, 10)
+    at = {1000 + look - 1 for look in looks}
+    return [float(np.linalg.norm(state.server - best)) for t, state in enumerate(states) if t in at]
