@@ -14,7 +14,10 @@ from typing import Any
 
 import jax
 import numpy as np
+import fade_models as models
 from comparison import markdown
+from drift_study import number
+
 
 import fedpbc
 from fedpbc.core.programs import Programs
@@ -136,3 +139,175 @@ class Study:
         result = run(experiment, self.runs / name, resume=True, programs=self.programs)
         print(f"{name}: {time.perf_counter() - began:.0f} s", flush=True)
         return result
+
+    def hard(self, name: str, table: dict[str, Any]) -> str:
+        """Methods by links."""
+        result = self.run(f"{name}_links", table, hard_links(table, self.runs), ROWS)
+        header = [link.label for link in result.experiment.links]
+        rows = [[label, *(cell(result, link, label) for link in header)] for label in ROWS]
+        return markdown(["method", *header], rows)
+
+    def settings(self) -> str:
+        """Methods by settings, Synthetic with memory .9."""
+        columns = {}
+        for name, changes in SETTINGS.items():
+            table = {**SYNTHETIC, "rounds": 500, **changes}
+            folder = "setting_" + name.replace(" ", "_").replace(".", "")
+            result = self.run(folder, table, usual_links(table)[1:], SHORT)
+            columns[name] = [cell(result, "memory .9", label) for label in SHORT]
+        rows = [[label, *(columns[name][k] for name in columns)] for k, label in enumerate(SHORT)]
+        return markdown(["method", *columns], rows)
+
+    def lost(self) -> str:
+        """Methods by links, both problems."""
+        header, rows = [], [[label] for label in LOSING]
+        for name, table in (("quadratic", QUADRATIC), ("synthetic", SYNTHETIC)):
+            result = self.run(f"lost_{name}", losing(table), usual_links(table), LOSING)
+            for link in result.experiment.links:
+                header.append(f"{name}, {link.label}")
+                for row in rows:
+                    row.append(cell(result, link.label, row[0]))
+        return markdown(["", *header], rows)
+
+
+def cell(result: Run, link: str, label: str) -> str:
+    """Mean over the seeds at the end; of losses also the largest of the second half, of any seed."""
+    loss = "server_distance" not in result.cells[next(iter(result.cells))].rows
+    metric = "server_train_loss" if loss else "server_distance"
+    found = [result.cells[link, label.replace("*", ""), "active", seed].rows for seed in result.experiment.seeds]
+    mean = float(np.mean([rows[metric][-1] for rows in found]))
+    if not loss:
+        return number(mean, ".2g")
+    worst = max(float(rows[metric][2 * rows["round"] > result.experiment.rounds].max()) for rows in found)
+    return f"{number(mean, '.3f')} ({number(worst, '.2f')})"
+
+
+# ------------------------------------------------------------------------------------------------- the small models
+
+
+def weights_table() -> str:
+    """E[1_A w_i] after some rounds, exactly, and in the long run."""
+    rows = []
+    for p in (0.1, 0.9):
+        for memory in (0.0, 0.9, 0.97):
+            found = models.weight_bias(p, memory, 50, 1000)
+            limit = p * models.limit_weight(p, memory, 50)
+            numbers = [f"{found[t]:.2f}" for t in (10, 100, 300, 999)]
+            rows.append([f"{p:g}, {memory:g}", *numbers, f"{limit:.2f}", f"{models.noise(p, memory):.3g}"])
+    return markdown(["p, memory", "t = 10", "100", "300", "1000", "for ever", "noise"], rows)
+
+
+def stability_table() -> str:
+    """The critical eta s L T."""
+    rows = []
+    for away, back, together in ((90, 10, True), (90, 10, False), (50, 50, False)):
+        for ratio in (1.0, 4.0, 100.0):
+            cells = [
+                models.critical(away, back, ratio, delta, together, mean)
+                for mean in (True, False)
+                for delta in (1.0, 0.97)
+            ]
+            who = "always there" if together else "there in turns"
+            numbers = [f"{value:.3g}" if np.isfinite(value) else "never" for value in cells]
+            rows.append([f"{away} / {back}, {who}, {ratio:g}", *numbers])
+    header = ["mean over A, delta = 1 (SCAFFOLD)", "mean, .97", "w_i, delta = 1", "w_i, .97"]
+    return markdown(["away / back, the others, h_2/h_1", *header], rows)
+
+
+SWINGING = {
+    "FedAU": {"name": "fedau"},
+    "SCAFFOLD": {"name": "scaffold"},
+    "FedFade, delta = 1": {"name": "fedfade", "fading": "none"},
+    "FedFade": {"name": "fedfade"},
+}
+
+
+def swing_table() -> str:
+    """Quadratic and logistic, two kinds of absences."""
+    sizes = (0.003, 0.01, 0.03, 0.1)
+    rows = []
+    for name, method in SWINGING.items():
+        row = [name]
+        for logistic in (False, True):
+            for eta_s in sizes:
+                row.append(number(models.swing(method, logistic, eta_s, 90, 10, True, 20), ".2g"))
+        rows.append(row)
+    header = [f"{kind}, {eta_s:g}" for kind in ("quadratic", "logistic") for eta_s in sizes]
+    return markdown(["", *header], rows)
+
+
+def small_synthetic(seed: int, m: int = 20) -> tuple[models.Softmax, np.ndarray]:
+    """Synthetic(1,1) of few samples, all of them in every gradient, and p .1/.9 by mean label."""
+    problem = {"name": "synthetic", "num_clients": m, "max_rows": 100}
+    table = {**SYNTHETIC, "problem": problem, "links": usual_links(SYNTHETIC), "algorithms": [{"name": "fedavg"}]}
+    experiment = Experiment.from_table(table)
+    built = experiment.problem.build(experiment.context(seed))
+    features, labels = (np.asarray(part) for part in built.params["train"]["data"])
+    rows = [slice(a, a + n) for a, n in zip(built.params["offsets"], built.params["sizes"], strict=True)]
+    rank = np.argsort(np.argsort(built.client_traits["mean_label"]))
+    return models.Softmax([features[r] for r in rows], [labels[r] for r in rows], 10), np.where(rank < m // 2, 0.1, 0.9)
+
+
+def variance_table() -> str:
+    """What controls leave of the variance of FedAU's step."""
+    rows = []
+    for memory in (0.0, 0.9):
+        found = []
+        for seed in SEEDS:
+            curvature, center = models.quadratics(seed)
+            prob = np.where(np.arange(50) < 25, 0.1, 0.9)
+            active = models.chains(prob, memory, 1000, np.random.default_rng([seed, 2]))
+
+            def gradient(t: int, x: np.ndarray, h: np.ndarray = curvature, u: np.ndarray = center) -> np.ndarray:
+                return h * (x - u)
+
+            quadratic = models.variance_ratio(prob, active, gradient, 20, 0.05)
+            problem, prob = small_synthetic(seed)
+            active = models.chains(prob, memory, 400, np.random.default_rng([seed, 2]))
+            logistic = models.variance_ratio(prob, active, problem.gradient, 610, 0.01)
+            found.append([*quadratic, *logistic])
+        rows.append([f"memory {memory:g}", *(number(float(value), ".2g") for value in np.mean(found, axis=0)[[0, 1, 3, 4]])])
+        rows[-1].insert(3, f"{np.mean(found, axis=0)[2]:.4f}")
+        rows[-1].append(f"{np.mean(found, axis=0)[5]:.3f}")
+    names = ("V / V of FedAU", "1 - r^2", "delta")
+    return markdown(["", *(f"{kind}: {name}" for kind in ("quadratics", "Synthetic") for name in names)], rows)
+
+
+def change_table() -> str:
+    """Rounds after a change of the data, without memory and with."""
+    looks = (20, 100, 400, 1000)
+    rows = []
+    for label in ("FedAU", "MIFA", "FedVARP", "SCAFFOLD", "**FedFade**"):
+        row = [label]
+        for memory in (0.0, 0.9):
+            found = np.mean([models.after_a_change(METHODS[label], memory, seed, looks) for seed in SEEDS], axis=0)
+            row += [number(float(value), ".2g") for value in found]
+        rows.append(row)
+    header = [f"{kind}, {look}" for kind in ("no memory", "memory .9") for look in looks]
+    return markdown(["", *header], rows)
+
+
+def main() -> None:
+    """Run, fill in the template."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs", type=Path, default=Path("runs/fade"), help="where the runs are kept")
+    study = Study(parser.parse_args().runs)
+    tables = {
+        "weights": weights_table(),
+        "stability": stability_table(),
+        "swing": swing_table(),
+        "variance": variance_table(),
+        "change": change_table(),
+        "quadratic": study.hard("quadratic", QUADRATIC),
+        "synthetic": study.hard("synthetic", SYNTHETIC),
+        "settings": study.settings(),
+        "lost": study.lost(),
+        "version": f"fedpbc {fedpbc.__version__}, JAX {jax.__version__}, NumPy {np.__version__}",
+    }
+    template = string.Template((DOCS / "fedfade.template.md").read_text(encoding="utf-8"))
+    (DOCS / "fedfade.md").write_text(template.substitute(tables), encoding="utf-8")
+    print(f"{DOCS / 'fedfade.md'}: written")
+
+
+if __name__ == "__main__":
+    main()
