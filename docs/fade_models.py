@@ -208,7 +208,10 @@ SLOPES, SHARES = np.array([[1.0], [4.0]]), np.array([[0.95], [0.5]])
 
 
 def logistic_gradient(t: int, x: Array) -> Array:
-    """F_i(x) = q_i log(1 + e^(-a_i x)) + (1 - q_i) log(1 + e^(a_i x)): a_i (sigma(a_i x) - q_i), a = (1, 4), q = (.95, .5)."""
+    """a_i (sigma(a_i x) - q_i), a = (1, 4), q = (.95, .5).
+
+    F_i(x) = q_i log(1 + e^(-a_i x)) + (1 - q_i) log(1 + e^(a_i x)).
+    """
     return SLOPES * (0.5 * (1 + np.tanh(SLOPES * x / 2)) - SHARES)
 
 

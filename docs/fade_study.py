@@ -12,12 +12,11 @@ import time
 from pathlib import Path
 from typing import Any
 
+import fade_models as models
 import jax
 import numpy as np
-import fade_models as models
 from comparison import markdown
 from drift_study import number
-
 
 import fedpbc
 from fedpbc.core.programs import Programs
@@ -227,11 +226,8 @@ def swing_table() -> str:
     sizes = (0.003, 0.01, 0.03, 0.1)
     rows = []
     for name, method in SWINGING.items():
-        row = [name]
-        for logistic in (False, True):
-            for eta_s in sizes:
-                row.append(number(models.swing(method, logistic, eta_s, 90, 10, True, 20), ".2g"))
-        rows.append(row)
+        found = [models.swing(method, bent, size, 90, 10, True, 20) for bent in (False, True) for size in sizes]
+        rows.append([name, *(number(value, ".2g") for value in found)])
     header = [f"{kind}, {eta_s:g}" for kind in ("quadratic", "logistic") for eta_s in sizes]
     return markdown(["", *header], rows)
 
@@ -266,9 +262,9 @@ def variance_table() -> str:
             active = models.chains(prob, memory, 400, np.random.default_rng([seed, 2]))
             logistic = models.variance_ratio(prob, active, problem.gradient, 610, 0.01)
             found.append([*quadratic, *logistic])
-        rows.append([f"memory {memory:g}", *(number(float(value), ".2g") for value in np.mean(found, axis=0)[[0, 1, 3, 4]])])
-        rows[-1].insert(3, f"{np.mean(found, axis=0)[2]:.4f}")
-        rows[-1].append(f"{np.mean(found, axis=0)[5]:.3f}")
+        means = [float(value) for value in np.mean(found, axis=0)]
+        forms = (".2g", ".2g", ".4f") * 2
+        rows.append([f"memory {memory:g}", *(number(v, form) for v, form in zip(means, forms, strict=True))])
     names = ("V / V of FedAU", "1 - r^2", "delta")
     return markdown(["", *(f"{kind}: {name}" for kind in ("quadratics", "Synthetic") for name in names)], rows)
 

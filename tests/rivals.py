@@ -604,8 +604,8 @@ class FedFade(FedAU):
 
     Lost: c_i = u_i = 0 and no age, c stays; held_by_server: they are the server's, and nothing but x_i is lost.
     epochs: E and e_i start at 0. Lost: e_i = -1. Before the steps every reached i with 0 <= e_i != E: c_i = u_i = 0, no
-    age, e_i = E. If some i in C has e_i = -1: after everything else of the round c = 0, E += 1 (once), and all of C have
-    c_i = u_i = 0, no age and e_i = the new E.
+    age, e_i = E. If some i in C has e_i = -1: after everything else of the round c = 0, E += 1 (once), and all of C
+    have c_i = u_i = 0, no age and e_i = the new E.
     around: plain training from x - eta (s-1)/2 (c - u_i), afterwards minus eta (s+1)/2 (c - u_i).
 
     latest_length: in a round without contacts eta s is that of the latest round with some (a server that is told it).

@@ -108,7 +108,9 @@ def test_gradients_of_the_small_models() -> None:
     at = np.full((2, 1), best)
     assert models.logistic_gradient(0, at).sum() == pytest.approx(0, abs=1e-12)
     slope = (models.logistic_gradient(0, at + h) - models.logistic_gradient(0, at - h)) / (2 * h)
-    np.testing.assert_allclose((models.quadratic_gradient(0, at + 1) - models.quadratic_gradient(0, at)), slope, rtol=1e-6)
+    np.testing.assert_allclose(
+        (models.quadratic_gradient(0, at + 1) - models.quadratic_gradient(0, at)), slope, rtol=1e-6
+    )
     rng = np.random.default_rng(1)
     x, y = [rng.normal(size=(n, 3)) for n in (2, 5)], [rng.integers(4, size=n) for n in (2, 5)]
     problem, model = models.Softmax(x, y, 4), rng.normal(size=12)
