@@ -76,7 +76,7 @@ VARIANTS: list[dict[str, Any]] = [
     {"name": "scaffold", "epoch_reset": True},
     {"name": "scaffold", "controls": "server", "apply": "around"},
     {"name": "fedfade"},
-    {"name": "fedfade", "weights": "mean", "fading": 0.5},
+    {"name": "fedfade", "weights": "mean", "fading": 0.5, "epoch_reset": True},
     {"name": "fedfade", "controls": "server", "apply": "around", "fading": "none"},
     {"name": "fedawe"},
     {"name": "fedawe", "clip": 2},

@@ -603,6 +603,9 @@ class FedFade(FedAU):
     weighted variance of the ages of at most 1e-4 of their mean square. Else delta is the number ``fading``.
 
     Lost: c_i = u_i = 0 and no age, c stays; held_by_server: they are the server's, and nothing but x_i is lost.
+    epochs: E and e_i start at 0. Lost: e_i = -1. Before the steps every reached i with 0 <= e_i != E: c_i = u_i = 0, no
+    age, e_i = E. If some i in C has e_i = -1: after everything else of the round c = 0, E += 1 (once), and all of C
+    have c_i = u_i = 0, no age and e_i = the new E.
     around: plain training from x - eta (s-1)/2 (c - u_i), afterwards minus eta (s+1)/2 (c - u_i).
 
     latest_length: in a round without contacts eta s is that of the latest round with some (a server that is told it).
@@ -619,22 +622,38 @@ class FedFade(FedAU):
         around: bool = False,
         optimiser: Sgd | None = None,
         latest_length: bool = False,
+        epochs: bool = False,
     ):
         super().__init__(cutoff, optimiser)
-        self.latest_length = latest_length
+        self.latest_length, self.epochs = latest_length, epochs
         self.fading, self.mean, self.held_by_server, self.around = fading, mean, held_by_server, around
 
     def memory(self, m: int, x0: np.ndarray) -> dict:
         """The controls, how old they are, the samples, the intervals, and this round's sums of gradients."""
         zeros = [np.zeros_like(x0) for _ in range(m)]
         controls = {"c": np.zeros_like(x0), "c_i": zeros, "u": list(zeros), "age": [None] * m}
+        controls |= {"epoch": [0] * m, "E": 0}
         return {**super().memory(m, x0), **controls, "samples": [], "delta": 1.0, "sum": {}, "length": 0.0}
 
     def lose(self, i: int, t: int, x0: np.ndarray, memory: dict) -> None:
         """c_i is gone if the client keeps it."""
         if not self.held_by_server:
-            memory["c_i"][i] = memory["u"][i] = np.zeros_like(x0)
-            memory["age"][i] = None
+            self.begin_anew(i, memory)
+            if self.epochs:
+                memory["epoch"][i] = -1
+
+    def begin_anew(self, i: int, memory: dict) -> None:
+        """Nothing is known of i."""
+        memory["c_i"][i] = memory["u"][i] = np.zeros_like(memory["c"])
+        memory["age"][i] = None
+
+    def round(self, r: Round, server: np.ndarray, clients: list, memory: dict) -> tuple[np.ndarray, list]:
+        """Who is reached learns of the epoch before its steps."""
+        for i in r.reached:
+            if memory["epoch"][i] not in (-1, memory["E"]):
+                self.begin_anew(i, memory)
+                memory["epoch"][i] = memory["E"]
+        return super().round(r, server, clients, memory)
 
     def step(self, r: Round, i: int, k: int, x: np.ndarray, start: np.ndarray, memory: dict) -> np.ndarray:
         """One step, shifted by c - u_i where the server reached i; its own gradient is added up."""
@@ -686,6 +705,11 @@ class FedFade(FedAU):
             memory["u"][i] = memory["delta"] * memory["u"][i]
             if memory["age"][i] is not None:
                 memory["age"][i] += 1
+        if any(memory["epoch"][i] == -1 for i in contacts):
+            memory["c"], memory["E"] = np.zeros_like(server), memory["E"] + 1
+            for i in contacts:
+                self.begin_anew(i, memory)
+                memory["epoch"][i] = memory["E"]
         return server
 
     def slope(self, t: int, samples: list) -> float:

@@ -44,7 +44,7 @@ def test_shipped_experiments_are_the_published_ones():
         "num_clients": 150,
         "alpha": 1.0,
         "beta": 1.0,
-        **{"hidden": 0, "weights": "uniform"},
+        **{"hidden": 0, "weights": "uniform", "max_rows": None, "on_the_fly": False},
     }
     assert fig3.links[0].options["prob"].options == {"exponent": 3.0, "draws": 20000, "minimum": 0.1}
 
@@ -290,7 +290,9 @@ def test_without_jax_the_message_says_what_to_install(tmp_path):
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False)
     assert done.returncode == 1
-    assert done.stderr == "error: this needs jax: install fedpbc with its extra, pip install -e '.[simulation]'\n"
+    assert (
+        done.stderr == "error: fedpbc.run() needs jax: install fedpbc with its extra, pip install -e '.[simulation]'\n"
+    )
 
 
 def test_a_full_disk_is_one_line(fedpbc, monkeypatch):

@@ -10,6 +10,7 @@ import pytest
 
 import fedpbc
 from fedpbc import algorithms, data, links, problems
+from fedpbc.core.contract import check_links
 from fedpbc.core.types import Algorithm, Cost, Link, LinkProcess, Models
 from fedpbc.errors import ConfigError
 from fedpbc.runs import directory
@@ -27,8 +28,8 @@ def simulate(problem: Any = None, **changes: Any) -> fedpbc.Run:
     return fedpbc.simulate(problem or problems.quadratic(num_clients=4, dim=3), **options)
 
 
-def process(active: Any, prob: Any) -> LinkProcess:
-    return LinkProcess((), lambda params, key: (), lambda params, key, state, t: (state, Link(active, prob)))
+def process(active: Any, prob: Any, downlink: Any = None) -> LinkProcess:
+    return LinkProcess((), lambda params, key: (), lambda params, key, state, t: (state, Link(active, prob, downlink)))
 
 
 @pytest.mark.parametrize(
@@ -37,11 +38,19 @@ def process(active: Any, prob: Any) -> LinkProcess:
         (jnp.ones(1, bool), jnp.ones(4), r"active is bool\[1\], must be bool\[4\]"),
         (jnp.arange(4), jnp.ones(4), r"active is int32\[4\], must be bool\[4\]"),
         (jnp.ones(4, bool), jnp.ones(3), r"prob is float32\[3\], must be floating-point\[4\]"),
+        (jnp.ones(4, bool), jnp.array([1, 0, 1.5, 2]), r"prob of client 2 is 1\.5 in round 0, must be in \[0, 1\]"),
+        (jnp.ones(4, bool), jnp.array([1, -0.5, 0, 0]), r"prob of client 1 is -0\.5 in round 0, must be in \[0, 1\]"),
     ],
 )
 def test_links_of_other_shapes_are_refused(active, prob, message):
     with pytest.raises(ConfigError, match=rf"links\[0\]: {message}"):
         simulate(links=process(active, prob))
+
+
+@pytest.mark.parametrize(("given", "shown"), [(np.ones(3, bool), r"bool\[3\]"), (np.ones(4), r"float32\[4\]")])
+def test_a_downlink_is_a_mask_too(given, shown):
+    with pytest.raises(ConfigError, match=rf"mine: downlink is {shown}, must be bool\[4\]"):
+        check_links("mine", process(np.ones(4, bool), np.ones(4, np.float32), given), 4)
 
 
 class State(NamedTuple):
@@ -69,6 +78,10 @@ def method(models: Any = None, round_: Any = None) -> Algorithm:
         (
             {"round_": lambda p, s, r: State(s.server, s.clients[:2])},
             "round changes the shape or type of state.clients",
+        ),
+        (
+            {"round_": lambda p, s, r: State(s.server, s.clients.astype(jnp.float16))},
+            r"round changes the shape or type of state.clients: float32\[4, 3\] becomes float16\[4, 3\]",
         ),
         ({"round_": lambda p, s, r: 1 / 0}, "round fails: ZeroDivisionError"),
     ],
@@ -99,6 +112,16 @@ def test_a_run_is_not_saved_with_other_data_than_it_used(tmp_path):
     run = simulate(problems.classification(data.npz(path)))
     np.savez(path, **{"train.0": 3 * X, "train.1": Y, "client": CLIENT})
     with pytest.raises(ConfigError, match=r"what the run read has been written to since: problem\.data\.path \("):
+        run.save(tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_run_is_not_saved_without_the_data_it_used(tmp_path):
+    path = tmp_path / "mine.npz"
+    np.savez(path, **{"train.0": X, "train.1": Y, "client": CLIENT})
+    run = simulate(problems.classification(data.npz(path)))
+    path.unlink()
+    with pytest.raises(ConfigError, match=r"written to since: problem\.data\.path \("):
         run.save(tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

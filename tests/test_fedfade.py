@@ -83,11 +83,14 @@ def test_two_small_cases_by_hand() -> None:
 
 @pytest.mark.parametrize("link", LINKS)
 @pytest.mark.parametrize("precision", ["float32", "float64"])
-@pytest.mark.parametrize(("controls", "apply"), [("client", "every_step"), ("client", "around"), ("server", "around")])
+@pytest.mark.parametrize(
+    ("controls", "apply", "epochs"),
+    [("client", "every_step", False), ("client", "around", True), ("server", "around", False)],
+)
 def test_without_fading_and_with_the_mean_it_is_scaffold_bit_for_bit(
-    link: str, precision: str, controls: str, apply: str
+    link: str, precision: str, controls: str, apply: str, epochs: bool
 ) -> None:
-    options = {"controls": controls, "apply": apply}
+    options = {"controls": controls, "apply": apply, "epoch_reset": epochs}
     given = {"precision": precision, "state_loss": {"round": 20, "share": 0.3}}
     theirs = run(LINKS[link], {"name": "scaffold", **options}, **given)
     fading = "none" if controls == "client" else 1.0
@@ -98,6 +101,7 @@ def test_without_fading_and_with_the_mean_it_is_scaffold_bit_for_bit(
         np.testing.assert_array_equal(mine.control, other.control)
         np.testing.assert_array_equal(mine.controls, other.controls)
     assert np.abs(theirs.states[-1].control).max() > 1e-3
+    assert (theirs.states[-1].server_epoch > 0) == epochs
 
 
 def test_the_servers_learning_rate_is_scaffolds() -> None:
@@ -162,6 +166,25 @@ def test_c_is_the_mean_of_what_is_left_and_a_lost_control_fades(controls: str, f
         assert (np.abs(gap).max() < 1e-5) == (fading != "none")
 
 
+@pytest.mark.parametrize("epochs", [False, True])
+def test_where_controls_do_not_fade_a_lost_one_is_mended_by_an_epoch_alone(epochs: bool) -> None:
+    """Two clients always there, curvatures 1 and 3 about 0 and 4, x* = 3; client 1 loses its c_1 in round 200.
+
+    By hand, delta = 1: c_0 = 3 and c_1 = -3 were right, so c = 0, and after the loss c = (c_0 + c_1) / 2 + b with
+    b = -3/2 for ever. With g_i = c_i the step is (g_0 + g_1) / 2 + b, 0 at (4 x - 12) / 2 = 3/2: x = 15/4.
+    """
+    curvature, center = np.array([[1.0], [3.0]]), np.array([[0.0], [4.0]])
+    played = Played(2, 1, epoch_reset=epochs)
+    for t in range(400):
+        if t == 200:
+            np.testing.assert_allclose(played.state.server, [3.0], atol=1e-9)
+            played.lose(1)
+        played.round([True, True], curvature * (played.state.server - center), eta=0.1, steps=1)
+    np.testing.assert_allclose(played.state.server, [3.0 if epochs else 15 / 4], atol=1e-9)
+    assert played.state.log == 0
+    assert played.state.server_epoch == epochs
+
+
 # -------------------------------------------------------------------------------------------------------------- delta
 
 
@@ -185,6 +208,16 @@ def test_a_part_that_is_noise_at_any_age_does_not_make_controls_fade() -> None:
     assert fade(learn(np.zeros(5), age, np.full(4, np.log(0.5)), yes)) == pytest.approx(0, abs=1e-14)
     assert fade(learn(np.zeros(5), age, -2.0 * age, yes)) == pytest.approx(-3)
     assert fade(learn(np.zeros(5), age, np.log(0.5) - 0.01 * age, yes)) == pytest.approx(-0.03)
+    assert fade(learn(np.zeros(5), age, np.log(0.5) + 0.01 * age, yes)) == 0
+
+
+def test_the_share_that_is_left_is_from_a_fiftieth_to_all() -> None:
+    """r = <g, c> / |c|^2 of one client: a gradient that grew counts as one that stayed; what is old is forgotten."""
+    log_r, measured = left(np.array([8.0, 3.0, 0.08, -7.0]), np.array([4.0, 4.0, 4.0, 4.0]), np.array([True] * 4))
+    np.testing.assert_allclose(np.exp(log_r), [1, 0.75, 0.02, 0.02], rtol=1e-14)
+    assert measured.all()
+    nobody = learn(np.arange(5.0), np.array([3]), np.array([-1.0]), np.array([False]))
+    np.testing.assert_allclose(nobody, 0.98 * np.arange(5), rtol=1e-14)
 
 
 @pytest.mark.parametrize("period", [1, 7])
@@ -272,7 +305,9 @@ SCALARS = {"learnt": (2, 2), 0.9: (0, 1), 0: (0, 1), "none": (0, 0), 1.0: (0, 0)
 def test_what_travels_beside_the_models(fading: Any) -> None:
     """Models are counted in tests/test_rivals_memory.py; a server with the c_i knows all by itself."""
     assert cost({"name": "fedfade", "fading": fading}).scalars == SCALARS[fading]
-    assert cost({"name": "fedfade", "fading": fading, "controls": "server"}).scalars == (0, 0)
+    assert cost({"name": "fedfade", "fading": fading, "controls": "server", "epoch_reset": True}).scalars == (0, 0)
+    up, down = SCALARS[fading]
+    assert cost({"name": "fedfade", "fading": fading, "epoch_reset": True}).scalars == (up + 1, down + 1)
     context = Context(0, np.dtype(np.float64), 10)
     momentum = SERVERS.registry["momentum"].function(context)
     assert ALGORITHMS.registry["fedfade"].function(context, fading=fading, server=momentum).cost.server == 3

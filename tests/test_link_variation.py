@@ -11,7 +11,7 @@ from fedpbc.links.common.variation import absence, compose, diurnal, interleaved
 
 
 def values(base, varying, rounds: int) -> np.ndarray:
-    prob = compose(context(1), np.atleast_1d(base), varying)
+    prob = compose(context(np.size(base)), np.atleast_1d(base), varying)
     return np.array([prob.at(prob.params, jnp.int32(t)) for t in range(rounds)])
 
 
@@ -21,7 +21,7 @@ def test_no_variation_is_one():
 
 def test_sine_has_the_stated_range_period_and_phase():
     varying = sine.function(context(3), amplitude=0.3, period=20)
-    prob = compose(context(1), np.array([0.5, 1.0, 0.2]), varying)
+    prob = compose(context(3), np.array([0.5, 1.0, 0.2]), varying)
     t = np.arange(60)
     values = np.array([prob.at(prob.params, jnp.int32(k)) for k in t])
     expected = np.array([0.5, 1.0, 0.2]) * (0.3 * np.sin(2 * np.pi * t / 20) + 0.7)[:, None]

@@ -159,6 +159,29 @@ def test_damaged_parts_are_refused(parts, tmp_path):
     package.merge(parts, out=tmp_path / "copied")  # models are copied as they are, and checked when they are read
 
 
+def test_a_part_without_one_of_its_cells_is_damaged(parts, tmp_path, monkeypatch):
+    from fedpbc.runs import merge as module
+
+    def without_the_last(path):
+        run = read(path)
+        run.cells.pop(list(run.cells)[-1])
+        return run
+
+    read = module.read_run
+    monkeypatch.setattr(module, "read_run", without_the_last)
+    refuses(parts, tmp_path / "whole", "its runs are not those of part")
+
+
+def test_a_merge_that_fails_leaves_nothing(parts, tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError("the disk is full")
+
+    monkeypatch.setattr("fedpbc.runs.merge.draw_figure", full)
+    with pytest.raises(OSError, match="disk is full"):
+        package.merge(parts, out=tmp_path / "whole")
+    assert not [path for path in tmp_path.iterdir() if "whole" in path.name]
+
+
 def test_taken_folders_are_refused(parts, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="is a file, the output needs a folder"):

@@ -11,10 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedpbc.core.flat import Flat
 from fedpbc.core.local import sum_blocks
 from fedpbc.core.schema import Context
 from fedpbc.errors import BadOption, ConfigError
 from fedpbc.problems.classification import cross_entropy
+from fedpbc.problems.objective import Objective, blocks_of
 from fedpbc.problems.quadratic import quadratic
 from fedpbc.problems.samples import Samples, block_rows, draw_rows, multiply_high, offsets_of, weighted, weights_of
 from fedpbc.problems.synthetic import synthetic
@@ -304,6 +306,16 @@ def test_the_gradient_of_the_cross_entropy_takes_the_weight_of_each_sample():
 
     ours = jax.grad(lambda z: weights @ cross_entropy(z, labels))(logits)
     np.testing.assert_allclose(ours, jax.grad(plain)(logits), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("train", "test", "blocks"),
+    [([5, 4], [9], 3), ([20, 1], [0, 1], 3), ([8], [4], 1), ([8, 1], None, 2), ([1], [5], 2)],
+)
+def test_blocks_that_hold_samples_are_those_of_the_longer_part(train, test, blocks):
+    """Eight training samples or four test samples a block."""
+    objective = Objective(Flat.of(np.zeros(1)), lambda params, batch: batch, blocks=(8, 4))
+    assert blocks_of(objective, *(np.array(n) for n in (train, test) if n is not None)) == blocks
 
 
 def test_weights_are_uniform_over_clients():

@@ -76,6 +76,9 @@ CASES = {
         {"name": "fedfade", "controls": "server", "apply": "around", "server": 0.7},
         rivals.FedFade(held_by_server=True, around=True, optimiser=rivals.Sgd(0.7)),
     ),
+    "fedfade with epochs": Case(
+        {"name": "fedfade", "cutoff": 4, "epoch_reset": True}, rivals.FedFade(cutoff=4, epochs=True)
+    ),
     "fedfade that does not fade": Case({"name": "fedfade", "fading": "none"}, rivals.FedFade(1.0)),
     "fedfade that fades at once": Case({"name": "fedfade", "fading": 0}, rivals.FedFade(0.0)),
     "fedawe": Case({"name": "fedawe", "server_learning_rate": 0.5}, rivals.FedAWE(0.5)),
@@ -446,6 +449,7 @@ MUTANTS = [
     ("area", rivals.AREA(held_by_server=True)),
     ("area", rivals.MIFA()),
     ("fedfade", rivals.FedFade(cutoff=5)),
+    ("fedfade with epochs", rivals.FedFade(cutoff=4)),
     ("fedfade", rivals.FedFade(mean=True)),
     ("fedfade", rivals.FedFade(cutoff=4, held_by_server=True)),
     ("fedfade", rivals.FedFade(1.0, cutoff=4)),

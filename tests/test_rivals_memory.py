@@ -182,7 +182,7 @@ def test_what_it_costs() -> None:
     assert cost({"name": "fedvarp"}).server_per_client == 1
 
 
-@pytest.mark.parametrize("page", ["results", "drift-correction"])
+@pytest.mark.parametrize("page", ["results", "drift-correction", "fedfade"])
 def test_generated_pages_say_what_their_templates_say(page: str) -> None:
     """Whoever changes a template fills it in again; numbers are not typed by hand."""
     docs = Path(__file__).parent.parent / "docs"

@@ -130,7 +130,7 @@ def test_an_interrupt_reaches_every_worker():
         if worker == 0:
             raise KeyboardInterrupt
         try:
-            while True:
+            for _ in range(10_000):
                 queue.go_on()
                 time.sleep(0.001)
         except Stopped:
@@ -141,6 +141,16 @@ def test_an_interrupt_reaches_every_worker():
     with pytest.raises(KeyboardInterrupt):
         work(queue, 2, loop)
     assert left.is_set()
+
+
+def test_after_a_stop_nobody_goes_on_and_none_of_what_is_left_is_taken():
+    queue = Queue(experiment().cells(), lambda cell: cell.algorithm.name, 2)
+    queue.go_on()
+    queue.take()
+    queue.stop()
+    for ask in (queue.go_on, queue.take):
+        with pytest.raises(Stopped):
+            ask()
 
 
 def test_the_queue_keeps_seeds_and_compilations_apart():
@@ -159,6 +169,19 @@ def test_the_queue_keeps_seeds_and_compilations_apart():
         queue.finished(cell)
     waiting.join(5)
     assert got[0].seed == 1
+
+
+def test_a_program_that_is_being_compiled_is_not_waited_for_where_there_is_a_choice():
+    cells = [cell for cell in experiment().cells() if cell.seed == 0]
+    first, other = dict.fromkeys(cell.links.label for cell in cells)
+    cells.sort(key=lambda cell: cell.links.label != first)
+    queue = Queue(cells, lambda cell: cell.links.label, 1)
+    one, two = queue.take(), queue.take()
+    assert [one.links.label, two.links.label] == [first, other]
+    queue.compiled(two)
+    assert queue.take().links.label == other
+    assert queue.take().links.label == first  # there is no other
+    assert queue.take() is None
 
 
 def test_the_data_of_seeds_that_are_over_are_let_go():

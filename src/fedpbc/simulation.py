@@ -69,10 +69,11 @@ def simulate(
     "active". cooldown_rounds: the last rounds, without local steps. eval_every: rounds between rows of metrics
     (default: about 100 rows). chunk_size: clients computed side by side. state_loss: {"round": t, "share": .1}, clients
     that lose all they keep. figure: {"metrics": [...], "models": [...], "from_round": t, "spread": "sd"}. out: also
-    write a run directory there; resume: go on in it. devices: share every round between so many JAX devices. cells:
-    "2/8", the second of eight parts of the grid, each for a machine of its own (``fedpbc.merge``). progress: show it on
-    stderr. callbacks: fedpbc.Callback objects. Results do not depend on cells, devices or progress. Raises
-    ConfigError.
+    write a run directory there; resume: go on in it. devices: how many JAX devices (CPU cores) are used: cells run
+    side by side, a cell that is alone shares its rounds. metrics: whose are taken; without "mean", clients whose
+    steps no method would use are not computed. cells: "2/8", the second of eight parts of the grid, each for a
+    machine of its own (``fedpbc.merge``). progress: show it on stderr. callbacks: fedpbc.Callback objects. Results
+    do not depend on cells, devices or progress. Raises ConfigError.
     """
     refuse_while_importing("simulate()")
     optional("jax", "fedpbc.simulate()")

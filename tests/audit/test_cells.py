@@ -169,6 +169,26 @@ def test_pairs(monkeypatch: pytest.MonkeyPatch, room: int, order: str, again: in
     assert (found.distinct, found.split) == (len(active | other), len(active & other))
 
 
+@pytest.mark.parametrize("room", [0, 1 << 30], ids=["sorted", "table"])
+@pytest.mark.parametrize(
+    "keys",
+    [
+        [0, 1, 1, 2, 3, 4, 5],  # a row follows itself
+        [0, 1, 2, 2, 3, 4],  # over the end of a block
+        [6, 7, 8, 0, 1, 2],  # the second block comes first
+        [0, 1, 5, 4, 6, 7],  # two blocks overlap
+    ],
+)
+def test_what_is_almost_in_order(monkeypatch: pytest.MonkeyPatch, room: int, keys: list[int]) -> None:
+    monkeypatch.setattr(pairs, "ROOM_A_ROW", room)
+    monkeypatch.setattr(pairs, "BLOCK", 3)
+    t, i = np.divmod(np.array(keys, np.int32), 4)
+    found = pairs.Pairs(t, i, np.ones(len(keys), bool), 4, 3).found()
+    wanted_keys = sorted(set(keys))
+    assert (found.rounds * 4 + found.members).tolist() == wanted_keys
+    assert (found.distinct, found.split) == (len(wanted_keys), 0)
+
+
 def test_stretches_of_known_rounds() -> None:
     rng = np.random.default_rng(6)
     for _ in range(50):

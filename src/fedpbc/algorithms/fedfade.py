@@ -52,6 +52,10 @@ class State(NamedTuple):
     """f[5]: sums over the samples, see ``learn``."""
     intervals: Intervals
     optimizer: tuple[Array, ...]
+    epoch: Array
+    """int[m]: the epoch that c_i belongs to; -1 after a loss."""
+    server_epoch: Array
+    """The epoch of the server."""
 
 
 @component
@@ -63,6 +67,7 @@ def fedfade(
     fading: Fading = "learnt",
     weights: Literal["intervals", "mean"] = "intervals",
     cutoff: NonNegativeInt = 50,
+    epoch_reset: bool = False,
     server: Server | None = None,
 ) -> Algorithm:
     """SCAFFOLD whose controls c_i fade with their age, u_i = delta^a_i c_i, and FedAU's weights w_i (ours).
@@ -77,17 +82,19 @@ def fedfade(
     and client i what that was at its last contact. ``weights``: FedAU's mean intervals with ``cutoff`` (K), or the
     mean over A as in SCAFFOLD, which is the case "none", "mean". ``controls``: who keeps c_i. One that a client loses
     leaves c wrong by (1/m) u_i, which fades as controls do: where they do not (delta = 1, learnt too, as on quadratics
-    near the optimum) x stays biased, as under SCAFFOLD without epochs; the server loses none. ``apply``: inside
-    every local step, or around a black box.
+    near the optimum) x stays biased, as under SCAFFOLD without epochs; the server loses none. ``epoch_reset``: after a
+    client lost its c_i, c and all c_i start from 0 again, as there. ``apply``: inside every local step, or around a
+    black box.
     """
     by_server, around, learnt = controls == "server", apply == "around", fading == "learnt"
     optimizer = cast(ServerOptimizer, server or plain())
     delta = float(fading) if not isinstance(fading, str) else 1.0
-    scalars = (0, 0) if by_server or (delta == 1 and not learnt) else (2, 2) if learnt else (0, 1)
+    epochs = epoch_reset and not by_server
+    up, down = (0, 0) if by_server or (delta == 1 and not learnt) else (2, 2) if learnt else (0, 1)
     rates = "eta and s on the server" if by_server or not around else "eta and s on both sides"
     cost = Cost(
         down=1 if by_server and around else 2,
-        scalars=scalars,
+        scalars=(up + epochs, down + epochs),
         server=2 + optimizer.num_memories,
         server_per_client=int(by_server),
         client=0 if by_server else 1,
@@ -96,6 +103,7 @@ def fedfade(
     params = {
         "around": np.asarray(around, context.dtype),
         "by_client": np.asarray(not by_server),
+        "epochs": np.asarray(epochs),
         "learnt": np.asarray(learnt),
         "log_delta": np.asarray(np.log(delta) if delta else GONE, context.dtype),
         "intervals": np.asarray(weights == "intervals"),
@@ -118,6 +126,8 @@ def _init(params: dict[str, Any], x0: Array, num_clients: int) -> State:
         sums=np.zeros(5, x0.dtype),
         intervals=first_intervals(None, num_clients, x0.dtype),
         optimizer=optimizer.init(optimizer.params, x0),
+        epoch=np.zeros(num_clients, np.int32),
+        server_epoch=np.int32(0),
     )
 
 
@@ -202,11 +212,17 @@ def _round(params: dict[str, Any], state: State, round: Round) -> State:
     With downlinks of their own a contact is a round in which i is reached and heard; the intervals are between
     those. Who is heard without being reached took plain steps from a model of its own: under "intervals" its
     update is not used, under "mean" Delta_i counts in x as in SCAFFOLD; its c_i stays and goes on ageing.
+
+    Epochs: whom the broadcast reaches with an older one has c_i = 0 before its steps. Is somebody heard who lost its
+    c_i, a new epoch begins after the step, with c = 0 and c_i = 0 for those who were heard.
     """
     receives, reported, optimizer = round.link.receives, heard(round), params["optimizer"]
     start = select(receives, state.server, state.clients)
     xp = start.__array_namespace__()
-    own = aged(state.controls, state.log, state.since)
+    outdated = receives & (state.epoch >= 0) & (state.epoch != state.server_epoch)
+    controls, last = select(outdated, state.control * 0, state.controls), xp.where(outdated, -1, state.last)
+    epoch = xp.where(outdated, state.server_epoch, state.epoch)
+    own = aged(controls, state.log, state.since)
     shift = select(receives, state.control - own, state.control * 0)
     end = corrected_training(round, start, shift, params["around"])
     update, contacts = end - start, reported & receives
@@ -223,29 +239,34 @@ def _round(params: dict[str, Any], state: State, round: Round) -> State:
     trains = round.num_steps > 0
     moves = trains & (params["intervals"] | reported.any())
 
-    log_r, measured = left(*overlap(gradient, state.controls), contacts & (state.last >= 0))
-    sums = learn(state.sums, round.index - state.last, log_r, measured)
+    log_r, measured = left(*overlap(gradient, controls), contacts & (last >= 0))
+    sums = learn(state.sums, round.index - last, log_r, measured)
     log_delta = xp.where(params["learnt"], fade(sums), params["log_delta"])
-    control = mean_with(state.control, change, contacts) * xp.exp(log_delta)
+    lost = (contacts & (epoch < 0)).any()
+    zero, begun = state.control * 0, state.server_epoch + lost
+    control = xp.where(lost, zero, mean_with(state.control, change, contacts) * xp.exp(log_delta))
     return State(
         server=xp.where(moves, state.server + step, state.server),
         clients=end,
         control=xp.where(trains, control, state.control),
-        controls=select(contacts, gradient, state.controls),
+        controls=select(contacts, xp.where(lost, zero, gradient), controls),
         since=xp.where(contacts, state.log, state.since),
-        last=xp.where(contacts, round.index, state.last),
+        last=xp.where(contacts, xp.where(lost, -1, round.index), last),
         log=xp.where(trains, state.log + log_delta, state.log),
         sums=xp.where(trains, sums, state.sums),
         intervals=intervals,
         optimizer=tuple(xp.where(moves, new, old) for new, old in zip(memories, state.optimizer, strict=True)),
+        epoch=xp.where(contacts, begun, epoch),
+        server_epoch=begun,
     )
 
 
 def _forget(params: dict[str, Any], state: State, lost: Array, x0: Array, t: Array) -> State:
-    """The model is gone, and c_i where the client kept it: it is a newcomer; the server does not know."""
+    """The model is gone, and c_i where the client kept it; without epochs the server does not know."""
     xp, own = x0.__array_namespace__(), lost & params["by_client"]
     return state._replace(
         clients=select(lost, x0, state.clients),
         controls=select(own, x0 * 0, state.controls),
         last=xp.where(own, -1, state.last),
+        epoch=xp.where(lost & params["epochs"], -1, state.epoch),
     )

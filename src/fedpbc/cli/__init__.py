@@ -34,6 +34,10 @@ def _main() -> None:
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)
+    except SystemExit as exit_:
+        if exit_.code:
+            _leave(exit_.code if isinstance(exit_.code, int) else 1)
+        raise
     except (KeyboardInterrupt, click.Abort):
         click.echo("error: interrupted; go on with --resume", err=True)
         os._exit(130)  # at once: a compiled round may still be running, and must not outlive the interpreter
@@ -62,6 +66,14 @@ def _main() -> None:
 
 def _fail(message: str, status: int) -> None:
     click.echo(f"error: {message}", err=True)
+    _leave(status)
+
+
+def _leave(status: int) -> None:
+    """End; where other processes share the run, without waiting for them."""
+    module = sys.modules.get("fedpbc.runs.processes")
+    if module is not None:
+        module.leave(status)
     sys.exit(status)
 
 

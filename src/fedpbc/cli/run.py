@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from fedpbc.cli.common import load, print_run, refuse_both
-from fedpbc.errors import ConfigError
+from fedpbc.errors import ConfigError, optional
 
 if TYPE_CHECKING:
     from fedpbc.experiment.grid import Experiment
@@ -26,7 +27,20 @@ if TYPE_CHECKING:
 )
 @click.option("--resume", is_flag=True, help="Go on in DIR after an interruption.")
 @click.option("--cells", metavar="I/N", help="Only part I of N of the grid; fedpbc merge puts the parts together.")
-@click.option("--devices", type=click.IntRange(min=1), metavar="N", help="Devices per run [default: what pays off].")
+@click.option(
+    "--devices", type=click.IntRange(min=1), metavar="N", help="Cores (or accelerators) to use [default: all]."
+)
+@click.option(
+    "--processes", type=click.IntRange(min=1), metavar="N", help="This is one of N processes that share a run."
+)
+@click.option(
+    "--process",
+    type=click.IntRange(min=0),
+    envvar=["FEDPBC_PROCESS", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK"],
+    metavar="I",
+    help="Which, from 0; process 0 writes [default: what Slurm or MPI say].",
+)
+@click.option("--coordinator", envvar="FEDPBC_COORDINATOR", metavar="HOST:PORT", help="Where process 0 is reached.")
 @click.option("--import", "imports", multiple=True, metavar="FILE.py", help="Run a file that registers components.")
 @click.option("--markdown", is_flag=True, help="Print the table as Markdown.")
 @click.option("--latex", is_flag=True, help="Print the table as LaTeX (booktabs).")
@@ -39,6 +53,9 @@ def run(
     resume: bool,
     cells: str | None,
     devices: int | None,
+    processes: int | None,
+    process: int | None,
+    coordinator: str | None,
     imports: tuple[str, ...],
     markdown: bool,
     latex: bool,
@@ -54,8 +71,27 @@ def run(
         raise ConfigError("--out: must name a folder of its own, not the current one")
     from fedpbc.simulation import run as run_experiment
 
+    if processes is not None:
+        _join(processes, process, coordinator, devices)
+    elif coordinator is not None and "FEDPBC_COORDINATOR" not in os.environ:
+        raise ConfigError(f"--coordinator {coordinator}: needs --processes, how many share the run")
     result = run_experiment(loaded, out, resume=resume, devices=devices, progress=not quiet)
+    if processes is not None and process != 0:
+        return
     print_run(result, out, markdown, latex)
+
+
+def _join(processes: int, process: int | None, coordinator: str | None, devices: int | None) -> None:
+    """Become one of the processes of a run. Raises ConfigError."""
+    if process is None or coordinator is None:
+        missing = "--process, which of them this is" if process is None else "--coordinator HOST:PORT, of process 0"
+        raise ConfigError(f"--processes {processes}: needs {missing}")
+    optional("jax", "fedpbc run")
+    from fedpbc.runs.processes import join
+    from fedpbc.simulation import use_every_core
+
+    use_every_core(devices)
+    join(coordinator, processes, process)
 
 
 def _usual_folder(source: str, experiment: Experiment, resume: bool) -> Path:

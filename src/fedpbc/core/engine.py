@@ -42,8 +42,8 @@ _STATIC = {
     Problem: ["num_clients", "sample", "gradient", "num_blocks", "block_sums", "metrics", "work", "unroll", "several"],
 }
 for _cls, _static in _STATIC.items():
-    _data = ["params", "init"] if _cls is Problem else ["params"]
-    _host = ["client_traits", "measures", "tree"] if _cls is Problem else []
+    _data = ["params", "init", "owned"] if _cls is Problem else ["params"]
+    _host = ["client_traits", "measures", "tree", "shard"] if _cls is Problem else []
     jax.tree_util.register_dataclass(_cls, _data, _static, drop_fields=_host)
 
 

@@ -53,6 +53,13 @@ def local_steps(
     return jax.lax.fori_loop(0, steps, step, x, unroll=min(steps, problem.unroll))
 
 
+def first_clients(num_clients: int, chunk_size: int, num_devices: int) -> list[int]:
+    """The first client of each device, and m: device k trains clients first[k]..first[k+1]-1, whole chunks of them."""
+    size = min(chunk_size, num_clients)
+    own = size * -(-num_clients // (size * num_devices))
+    return [min(k * own, num_clients) for k in range(num_devices + 1)]
+
+
 def map_clients(train_one: Callable[..., Array], rows: Any, chunk_size: int, num_devices: int) -> Array:
     """``train_one(*rows_i, i)`` for every client i; ``rows`` is a tuple of arrays [m, ...]; -> [m, d].
 
@@ -72,15 +79,19 @@ def map_clients(train_one: Callable[..., Array], rows: Any, chunk_size: int, num
 def map_some(train_one: Callable[..., Array], rows: Any, needed: Array, chunk_size: int, num_devices: int) -> Array:
     """``map_clients`` for the clients of a mask bool[m]; the others keep ``rows[0]``, and cost nothing.
 
-    Those needed come first, in their order, in as many chunks as they fill; chunks have the shapes of
-    ``map_clients``, so that a client's result is the same in both. The last chunk is filled up with the last client.
+    Those needed come first, in their order, in as many chunks as they fill; chunks have the shapes of ``map_clients``,
+    so that a client's result is the same in both. Each device does so with its own clients (``first_clients``). The
+    last chunk is filled up with the last client.
     """
     m = rows[0].shape[0]
     size = min(chunk_size, m)
     share = -(-m // (size * num_devices))
-    clients = jnp.nonzero(needed, size=share * num_devices * size, fill_value=m)[0].astype(jnp.int32)
-    clients = clients.reshape(share * num_devices, size)
-    num_chunks = -(-jnp.sum(needed, dtype=jnp.int32) // size)
+    own = share * size
+    here = jax.lax.axis_index(DEVICES) if num_devices > 1 else 0
+    padded = jnp.concatenate([needed, jnp.zeros(own * num_devices - m, bool)]).reshape(num_devices, own)
+    mine = padded[here]
+    clients = jnp.nonzero(mine, size=own, fill_value=m)[0].astype(jnp.int32).reshape(share, size) + here * own
+    num_chunks = -(-jnp.sum(mine, dtype=jnp.int32) // size)
 
     def trained(chunk: Array) -> Array:
         ids = jnp.minimum(clients[chunk], m - 1)
@@ -92,14 +103,11 @@ def map_some(train_one: Callable[..., Array], rows: Any, needed: Array, chunk_si
             return models.at[clients[chunk]].set(trained(chunk), mode="drop")
 
         return jax.lax.fori_loop(0, num_chunks, into, rows[0])
-    here = jax.lax.axis_index(DEVICES)
-    mine = (num_chunks - here + num_devices - 1) // num_devices  # chunks here, here + num_devices, ...
     room = jnp.zeros((share, size, *rows[0].shape[1:]), rows[0].dtype)
-    done = jax.lax.fori_loop(0, mine, lambda k, room: room.at[k].set(trained(here + k * num_devices)), room)
-    everywhere = jax.lax.all_gather(done, DEVICES)
-    place = jnp.cumsum(needed) - 1
-    chunk, slot = place // size, place % size
-    return select(needed, everywhere[chunk % num_devices, chunk // num_devices, slot], rows[0])
+    done = jax.lax.fori_loop(0, num_chunks, lambda k, room: room.at[k].set(trained(k)), room)
+    everywhere = jax.lax.all_gather(done, DEVICES).reshape(num_devices * own, *rows[0].shape[1:])
+    place = jnp.cumsum(padded, axis=1, dtype=jnp.int32) - 1 + own * jnp.arange(num_devices, dtype=jnp.int32)[:, None]
+    return select(needed, everywhere[place.reshape(-1)[:m]], rows[0])
 
 
 def map_chunks(fn: Callable[[Any], Any], chunks: Any, num_devices: int) -> Any:
@@ -121,11 +129,16 @@ def map_chunks(fn: Callable[[Any], Any], chunks: Any, num_devices: int) -> Any:
 
 def sum_blocks(problem: Problem, models: Array, num_devices: int) -> Any:
     """``problem.block_sums`` over all blocks, added up in the order of the blocks whatever the devices."""
-    parts = map_chunks(
-        lambda block: problem.block_sums(problem.params, models, block),
-        jnp.arange(problem.num_blocks, dtype=jnp.int32),
-        num_devices,
-    )
+
+    def sums(block: Array) -> Any:
+        return problem.block_sums(problem.params, models, block)
+
+    if problem.owned is None:
+        parts = map_chunks(sums, jnp.arange(problem.num_blocks, dtype=jnp.int32), num_devices)
+    else:
+        each = jax.lax.map(sums, problem.owned[jax.lax.axis_index(DEVICES)])
+        order = jnp.argsort(problem.owned.reshape(-1))[: problem.num_blocks]
+        parts = jax.tree.map(lambda a: jax.lax.all_gather(a, DEVICES, tiled=True)[order], each)
     zero = jax.tree.map(lambda a: jnp.zeros_like(a[0]), parts)
     total, _ = jax.lax.scan(
         lambda total, part: (jax.tree.map(jnp.add, total, part), None), zero, parts, length=problem.num_blocks

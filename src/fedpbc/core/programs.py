@@ -17,8 +17,10 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from fedpbc.core.engine import CAPACITY, Counts, Inputs, Plan, advance, initial
 from fedpbc.core.local import DEVICES
 from fedpbc.core.memory import require_program
-from fedpbc.core.types import Array, Models
+from fedpbc.core.types import Array, Models, Pieces
 
+LAYOUT = 2
+"""Of checkpoints, counted up when an older state would go on with other numbers (2: linear models' steps at once)."""
 MAX_PROGRAMS = 128
 """Programs that are kept: each takes some 300 memory mappings, and a Linux process has 65 530."""
 
@@ -37,9 +39,9 @@ class Programs:
     _compiling: dict[Any, threading.Lock] = field(default_factory=dict)
 
     def get(self, plan: Plan, inputs: Inputs) -> tuple[Any, Any, float]:
-        """(start, advance, seconds spent compiling)."""
+        """(start, advance, seconds spent compiling) for inputs that ``put`` has placed."""
         leaves, tree = jax.tree.flatten(inputs)
-        key = (plan, tree, tuple((leaf.shape, leaf.dtype) for leaf in leaves))
+        key = (plan, tree, tuple((leaf.shape, leaf.dtype, leaf.sharding.spec) for leaf in leaves))
         with self._guard:
             mine = self._compiling.setdefault(key, threading.Lock())
         with mine:  # who wants the same program waits, others do not
@@ -62,7 +64,11 @@ class Programs:
         if plan.num_devices > 1:
             everywhere = PartitionSpec()
             following = jax.shard_map(
-                following, mesh=self.mesh(plan), in_specs=everywhere, out_specs=everywhere, check_vma=False
+                following,
+                mesh=self.mesh(plan),
+                in_specs=(jax.tree.map(lambda a: a.sharding.spec, inputs), *4 * (everywhere,)),
+                out_specs=everywhere,
+                check_vma=False,
             )
         sharding = self.sharding(plan)
 
@@ -73,8 +79,8 @@ class Programs:
         carry = jax.tree.map(shaped, jax.eval_shape(initial, inputs))
         start = jax.jit(initial, out_shardings=sharding).lower(inputs).compile()
         rounds = jax.jit(following, donate_argnums=1).lower(inputs, carry, number, number, flag).compile()
-        shared = sum(leaf.nbytes for leaf in jax.tree.leaves(inputs))
-        require_program(rounds, shared, inputs.problem.num_clients, list(self.mesh(plan).devices))
+        shared = sum(leaf.nbytes for leaf in jax.tree.leaves(inputs) if leaf.is_fully_replicated)
+        require_program(rounds, shared, inputs.problem.num_clients, list(self.mesh(plan).local_devices))
         return start, rounds
 
     def mesh(self, plan: Plan) -> Mesh:
@@ -86,8 +92,31 @@ class Programs:
         return NamedSharding(self.mesh(plan), PartitionSpec())
 
     def put(self, tree: Any, plan: Plan) -> Any:
-        """Copy arrays to every device of the plan."""
-        return jax.device_put(tree, self.sharding(plan))
+        """Copy arrays to every device of the plan, ``Pieces`` to one each; what is there already stays."""
+        mesh = self.mesh(plan)
+        here = [(k, device) for k, device in enumerate(mesh.devices) if device.process_index == jax.process_index()]
+
+        def placed(a: Any) -> Any:
+            if isinstance(a, Pieces):
+                pieces = {k: _own(a.arrays[k]) for k, _ in here}
+                shape = next(iter(pieces.values())).shape
+                shape, spec = (len(a.arrays) * shape[0], *shape[1:]), PartitionSpec(DEVICES)
+            elif isinstance(a, jax.Array) and getattr(a.sharding, "mesh", None) == mesh:
+                return a
+            elif len(here) == mesh.size:
+                return jax.device_put(a, self.sharding(plan))
+            else:
+                whole = np.asarray(a)
+                pieces, shape, spec = dict.fromkeys((k for k, _ in here), whole), whole.shape, PartitionSpec()
+            parts = [jax.device_put(pieces[k], device) for k, device in here]
+            return jax.make_array_from_single_device_arrays(shape, NamedSharding(mesh, spec), parts)
+
+        return jax.tree.map(placed, tree)
+
+
+def _own(piece: np.ndarray) -> np.ndarray:
+    """A piece as it is, or a copy where the rest belongs to devices of other processes, and is to be let go."""
+    return piece.copy() if jax.process_count() > 1 else piece
 
 
 class Simulation:
@@ -167,7 +196,7 @@ class Simulation:
     def save(self) -> dict[str, np.ndarray]:
         """The state as plain arrays, bit for bit."""
         leaves = {f"carry{i}": np.asarray(leaf) for i, leaf in enumerate(jax.tree.leaves(self.carry))}
-        return {"next_round": np.array(self.next_round), **leaves}
+        return {"layout": np.array(LAYOUT), "next_round": np.array(self.next_round), **leaves}
 
     def restore(self, saved: dict[str, np.ndarray]) -> None:
         """Go on from what ``save`` gave. Raises KeyError or ValueError when it is of another run."""

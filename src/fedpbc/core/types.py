@@ -11,7 +11,7 @@ A^t, probability p_i^t. Shapes are written [m], [d], [m, d]; a model is always o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -80,6 +80,25 @@ class Steps(Protocol):
         """What as many steps x <- x - eta (grad l_i(x; xi) + shift + proximal (x - x_start)) give, [d] -> [d]."""
 
 
+@dataclass(frozen=True)
+class Pieces:
+    """An array of which each device has a piece of its own, [n, ...] each: a leaf of ``Problem.shard``'s params."""
+
+    arrays: tuple[Any, ...]
+
+
+class Shard(Protocol):
+    """The data of a problem for several devices, each of which trains some clients and evaluates some blocks."""
+
+    def __call__(self, params: Params, first: Sequence[int]) -> tuple[Params, np.ndarray]:
+        """(params with ``Pieces`` among its leaves, blocks int32[devices, b]).
+
+        Device k has to be able to sample clients first[k]..first[k+1]-1, and evaluates blocks[k]: every block stands
+        there once, the rest is filled with ``num_blocks``. ``sample`` and ``block_sums`` are given the params of the
+        device they run on, and the client and block numbers of the whole.
+        """
+
+
 @dataclass(frozen=True, eq=False)
 class Problem:
     """The objective F(x) = (1/m) sum_i F_i(x), its data and what can be measured about a model."""
@@ -106,6 +125,8 @@ class Problem:
     several: Callable[[int, int], Steps | None] | None = None
     """``several(steps, batch_size)``: a faster way to take so many steps on one minibatch, or None where there is none;
     equal to the steps one by one but for rounding."""
+    owned: Array | None = None
+    """Which blocks each device evaluates, int32[devices, b], where each holds a part of ``params``; None: all of it."""
     client_traits: Mapping[str, np.ndarray] = field(default_factory=dict)
     """Facts about clients that link probabilities may depend on: numbers [m] (``mean_label``, ...), and where samples
     have labels ``label_distribution`` [m, classes]. Host only."""
@@ -113,6 +134,8 @@ class Problem:
     """What each of ``metrics`` is; one that is missing is shown under its name, lower taken for better. Host only."""
     tree: Callable[[Array], Any] | None = None
     """``tree(x[d])``: the model as the pytree it was given as; None: it is one vector. Host only."""
+    shard: Shard | None = None
+    """Divides ``params`` between devices; None: each holds all of it. Host only."""
 
 
 class Train(Protocol):

@@ -6,20 +6,30 @@ F(x) = (1/m) sum_i F_i(x), F_i the mean loss of client i's samples; gradients by
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from fedpbc.core.flat import Flat
 from fedpbc.core.lazy import jax, jnp
-from fedpbc.core.types import Array, Measure, Problem
+from fedpbc.core.types import Array, Measure, Problem, Shard
 from fedpbc.errors import ConfigError, first_line
 from fedpbc.models.dense import Logistic
 from fedpbc.problems.linear import linear_steps
-from fedpbc.problems.samples import Samples, block_rows, draw_rows, offsets_of, weighted, weighted_sum
+from fedpbc.problems.samples import (
+    Samples,
+    block_rows,
+    draw_rows,
+    first_row,
+    offsets_of,
+    weighted,
+    weighted_sum,
+    windows,
+)
 from fedpbc.problems.treewise import mean_gradient, tree_steps
 
 PerSample = Callable[[Any, Any], Array]
@@ -39,7 +49,8 @@ class Source(NamedTuple):
 
 
 def _draw_stored(params: dict[str, Any], client: Array, key: Array, batch_size: int) -> Any:
-    rows = draw_rows(key, params["offsets"][client], params["sizes"][client], batch_size)
+    offset = params["offsets"][client] - first_row(params["train"])
+    rows = draw_rows(key, offset, params["sizes"][client], batch_size)
     return jax.tree.map(lambda a: a[rows], params["train"]["data"])
 
 
@@ -114,7 +125,33 @@ def problem_of(
         by_samples,
         work,
         owned=test is not None and test.owned,
+        shard=partial(_shard, objective.blocks, blocks),
     )
+
+
+def _shard(
+    sizes: tuple[int, int], num_blocks: int, params: dict[str, Any], first: Sequence[int]
+) -> tuple[dict[str, Any], np.ndarray]:
+    """Samples and their weights, divided: a block is evaluated where its first training sample is.
+
+    So a device holds the samples of its clients and, behind them, what its last block takes from the next device's.
+    What there is once per client (offsets, sizes, scale) stays whole.
+    """
+    ends = np.concatenate([params["offsets"], [params["offsets"][-1] + params["sizes"][-1]]]).astype(int)
+    rows = ends[list(first)].tolist()
+    blocks = [-(-row // sizes[0]) for row in rows[:-1]] + [num_blocks]
+    divided = {**params, "train": windows(params["train"], rows, sizes[0])}
+    if "test" in params:
+        most = params["test"]["pooled"].shape[0]
+        used = int(np.count_nonzero(params["test"]["pooled"]))
+        bounds = [min(block * sizes[1], most) for block in (*blocks[:-1], -(-used // sizes[1]))]
+        divided["test"] = windows(params["test"], np.maximum.accumulate(bounds).tolist(), sizes[1])
+    longest = max(high - low for low, high in pairwise(blocks))
+    step = max(1, num_blocks // (32 * len(rows[:-1])))
+    owned = np.full((len(rows) - 1, -(-max(longest, 1) // step) * step), num_blocks, np.int32)
+    for mine, (low, high) in zip(owned, pairwise(blocks), strict=True):
+        mine[: high - low] = np.arange(low, high)
+    return divided, owned
 
 
 def blocks_of(objective: Objective, *sizes: np.ndarray) -> np.ndarray:
@@ -134,6 +171,7 @@ def problem_from(
     work: float = 0.0,
     *,
     owned: bool,
+    shard: Shard | None = None,
 ) -> Problem:
     """The problem of an objective whose source reads ``params``; sizes int[m] are of the training samples.
 
@@ -157,6 +195,7 @@ def problem_from(
         else tree_steps(objective.flat, objective.loss),
         work=work or 4.0 * 32 * objective.flat.size,
         tree=objective.flat.tree,
+        shard=shard,
     )
 
 

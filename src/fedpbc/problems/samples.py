@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from fedpbc.core.lazy import jax, jnp
 from fedpbc.core.options import INT_MAX
-from fedpbc.core.types import Array
+from fedpbc.core.types import Array, Pieces
 from fedpbc.errors import ConfigError
 
 
@@ -129,6 +129,27 @@ def weighted(samples: Samples, dtype: Any) -> dict[str, Any]:
     return part
 
 
+def windows(part: dict[str, Any], first: Sequence[int], block: int) -> dict[str, Any]:
+    """What ``weighted`` gives, cut into windows: views, all of one length, the k-th with rows first[k]..first[k+1]-1.
+
+    They are whole blocks, and overlap where they must. Lengths are rounded up a little, so that seeds, whose data
+    differ, mostly share a program. "start" is the row of the whole at which a window begins.
+    """
+    rows = part["pooled"].shape[0]
+    begin = [row // block * block for row in first[:-1]]
+    longest = max(end - start for start, end in zip(begin, first[1:], strict=True))
+    step = block * max(1, rows // (block * 32 * len(begin)))
+    length = min(rows, max(step, -(-longest // step) * step))
+    starts = [min(start, rows - length) for start in begin]
+    cut = jax.tree.map(lambda a: Pieces(tuple(a[start : start + length] for start in starts)), part)
+    return {**cut, "start": Pieces(tuple(np.array([start], np.int32) for start in starts))}
+
+
+def first_row(part: dict[str, Any]) -> Array | int:
+    """The row of the whole set at which the rows of this device begin."""
+    return part["start"][0] if "start" in part else 0
+
+
 def weighted_sum(values: Array, weights: Array) -> Array:
     """sum_k values_k weights_k, [n] and [n] -> a number: halves are added to halves until one is left.
 
@@ -144,10 +165,12 @@ def weighted_sum(values: Array, weights: Array) -> Array:
 
 
 def block_rows(part: dict[str, Any], block: Array, size: int) -> dict[str, Any]:
-    """The rows of one block; past the end of the set, weights of zero."""
-    num_blocks = part["pooled"].shape[0] // size
-    start = jnp.minimum(block, num_blocks - 1) * size
-    rows = jax.tree.map(lambda a: jax.lax.dynamic_slice_in_dim(a, start, size), part)
-    inside = block < num_blocks
+    """The rows of one block; outside the rows that are here, weights of zero."""
+    rows = {name: value for name, value in part.items() if name != "start"}
+    last = part["pooled"].shape[0] // size - 1
+    here = block - first_row(part) // size
+    start = jnp.clip(here, 0, last) * size
+    rows = jax.tree.map(lambda a: jax.lax.dynamic_slice_in_dim(a, start, size), rows)
+    inside = (here >= 0) & (here <= last)
     weights = {name: jnp.where(inside, value, 0) for name, value in rows.items() if name != "data"}
     return {"data": rows["data"], **weights}

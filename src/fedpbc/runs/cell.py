@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedpbc.core.programs import Simulation
+from fedpbc.core.programs import LAYOUT, Simulation
+from fedpbc.errors import ConfigError
 from fedpbc.experiment.grid import Cell
 from fedpbc.io.whole import damaged, read_arrays, write_arrays
 from fedpbc.runs.directory import pack, unpack
+from fedpbc.runs.processes import decided, decided_arrays
 from fedpbc.runs.run import CellResult
 from fedpbc.runs.workers import Queue
 
@@ -29,31 +32,34 @@ def run_cell(grid: Grid, cell: Cell, device: int, checkpoint: Path | None, queue
     simulation = grid.simulation(cell, device)
     queue.compiled(cell)
     times = {"compile_s": simulation.compile_seconds, "run_s": 0.0, "total_s": 0.0}
-    if checkpoint and checkpoint.is_file():
-        saved = read_arrays(checkpoint)
+    saved = decided_arrays(lambda: read_arrays(checkpoint) if checkpoint and checkpoint.is_file() else None)
+    if saved is not None:
+        path = checkpoint or Path("checkpoint")
+        if "next_round" in saved and int(saved.get("layout", 1)) != LAYOUT:
+            raise ConfigError(f"{path}: is of another version of fedpbc; go on with that one, or remove the file")
         try:
             simulation.restore(saved)
         except (KeyError, ValueError) as error:
-            raise damaged(checkpoint, error) from None
-        before = unpack(checkpoint, saved)
+            raise damaged(path, error) from None
+        before = unpack(path, saved)
         parts, times = [before.rows], {name: before.info[name] + times[name] for name in times}
     else:
         parts = [simulation.start()]
     grid.tell_progress(cell.key, 0, simulation.next_round)
     block, saved_at = 16, began
-    stop = grid.tell(cell.key, parts[0])
+    stop = decided(lambda: grid.tell(cell.key, parts[0]))
     if stop is not None and stop < simulation.next_round:  # other callbacks than before the kill
         parts = _again(simulation, stop)
     while not simulation.done and stop is None:
         queue.go_on()
         first, block_began = simulation.next_round, time.perf_counter()
-        start = {name: a.copy() for name, a in simulation.save().items()} if grid.callbacks else None
+        start = {name: a.copy() for name, a in simulation.save().items()} if grid.stoppable else None
         parts.append(simulation.advance(block))
         now = time.perf_counter()
         times["run_s"] += now - block_began
         advanced = simulation.next_round - first
         block = max(1, min(4 * block, round(BLOCK_SECONDS * advanced / (now - block_began))))
-        stop = grid.tell(cell.key, parts[-1])
+        block, stop = decided(partial(_decide, grid, cell, block, parts[-1]))
         if stop is not None and start is not None and stop < simulation.next_round:
             simulation.restore(start)  # the same rounds again, as far as was wished: how long a block is, is chance
             parts[-1] = simulation.advance(stop - first)
@@ -77,6 +83,11 @@ def run_cell(grid: Grid, cell: Cell, device: int, checkpoint: Path | None, queue
         del models["server_average"]  # over the second half of all rounds: not complete
         grid.tell_progress(cell.key, simulation.num_rounds - simulation.next_round, 0)
     return CellResult(_join(parts), models, info)
+
+
+def _decide(grid: Grid, cell: Cell, block: int, rows: dict[str, np.ndarray]) -> tuple[int, int | None]:
+    """How long the next block is, which is a matter of time, and the round after which a callback wants to end."""
+    return block, grid.tell(cell.key, rows)
 
 
 def _again(simulation: Simulation, rounds: int) -> list[dict[str, np.ndarray]]:

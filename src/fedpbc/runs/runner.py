@@ -3,31 +3,30 @@
 from __future__ import annotations
 
 import dataclasses
-import platform
-import resource
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
-from fedpbc import __version__
 from fedpbc.core import contract
 from fedpbc.core.engine import Inputs, Plan, StateLoss
+from fedpbc.core.local import first_clients
 from fedpbc.core.memory import require_memory, total_memory
 from fedpbc.core.programs import Programs, Simulation
 from fedpbc.core.schema import Context
 from fedpbc.core.types import Measure, Problem
 from fedpbc.errors import ConfigError, FedpbcError, first_line, shorten, suggest
 from fedpbc.experiment.grid import Cell, CellKey, Experiment
+from fedpbc.runs import processes
 from fedpbc.runs.callbacks import Callback
 from fedpbc.runs.cell import run_cell
-from fedpbc.runs.directory import RunDirectory, draw_figure, read_run
+from fedpbc.runs.directory import RunDirectory, content_of, draw_figure, pack, read_run, unpack
+from fedpbc.runs.provenance import made_with
 from fedpbc.runs.run import COUNTS, CellResult, Run
 from fedpbc.runs.stamps import changed_since, stamps_of
 from fedpbc.runs.structure import structure_of
@@ -60,16 +59,23 @@ def run(
     """
     if not isinstance(callbacks, Sequence) or not all(isinstance(callback, Callback) for callback in callbacks):
         raise ConfigError(f"callbacks = {shorten(callbacks)}: must be a list of fedpbc.Callback objects")
-    with settings_of(experiment):
+    with settings_of(experiment), processes.together():
+        processes.same_everywhere(lambda: content_of(experiment))
         grid = Grid(experiment, devices, progress, programs, callbacks, side_by_side)
         grid.check()
         if out is None:
             return grid.run(None)
-        directory = RunDirectory.open(Path(out), experiment, resume)
+        opened: list[RunDirectory] = []  # in process 0, where there are several
+
+        def complete() -> bool:
+            opened.append(RunDirectory.open(Path(out), experiment, resume))
+            return opened[0].complete
+
         try:
-            return grid.run(directory)
+            return grid.read(*opened) if processes.decided(complete) else grid.run(*opened)
         finally:
-            directory.close()
+            for directory in opened:
+                directory.close()
 
 
 def settings_of(experiment: Experiment) -> ExitStack:
@@ -100,10 +106,18 @@ class Grid:
     ) -> None:
         self.experiment, self.devices, self.progress, self.callbacks = experiment, devices, progress, callbacks
         self.programs = programs or Programs(jax.devices())
+        self.stoppable = processes.decided(lambda: bool(callbacks))
+        if processes.many():
+            if devices not in (None, jax.local_device_count()):
+                raise ConfigError(f"devices = {devices}: each of these processes has {jax.local_device_count()}")
+            self.devices = devices = len(self.programs.devices)  # a round is shared by all
+            if not processes.is_first():
+                self.progress, self.callbacks = None, ()
         if devices is not None and not 1 <= devices <= len(self.programs.devices):
             raise ConfigError(f"devices = {devices}: must be from 1 to {len(self.programs.devices)}, as JAX sees here")
         self.num_workers = 1
-        self._side_by_side = side_by_side and all(callback.side_by_side for callback in callbacks)
+        alone = processes.many() or not all(callback.side_by_side for callback in callbacks)
+        self._side_by_side = side_by_side and not alone
         self._drawn: dict[int, Problem] = {}
         self._problems: dict[tuple[int, int], Problem] = {}
         self._building, self._telling = threading.RLock(), threading.RLock()
@@ -128,9 +142,13 @@ class Grid:
         with self._building:
             if (seed, device) not in self._problems:
                 problem = self.drawn(seed)
-                params = self.programs.put(problem.params, self._plan(problem, self.experiment.local_steps, device))
-                self._problems[seed, device] = dataclasses.replace(problem, params=params)
-                if self._on_cpus:
+                plan, params, owned = self._plan(problem, device), problem.params, None
+                if plan.num_devices > 1 and problem.shard is not None:
+                    first = first_clients(problem.num_clients, plan.chunk_size, plan.num_devices)
+                    params, owned = problem.shard(params, first)
+                params, owned = self.programs.put((params, owned), plan)
+                self._problems[seed, device] = dataclasses.replace(problem, params=params, owned=owned, shard=None)
+                if self._on_cpus or jax.process_count() > 1:
                     self._drawn[seed] = self._problems[seed, device]
             return self._problems[seed, device]
 
@@ -171,6 +189,9 @@ class Grid:
             if rate.from_outside:
                 contract.check_schedule(rate.key, schedule)
         self._checked = True
+        processes.decided(self._tell_start)
+
+    def _tell_start(self) -> None:
         for callback in self.callbacks:
             callback.on_start(self._columns())
 
@@ -195,26 +216,40 @@ class Grid:
         distance = ["consensus_distance"] if "mean" in models else []
         return [*COUNTS[:1], *measured, *distance, *COUNTS[1:]]
 
-    def run(self, directory: RunDirectory | None) -> Run:
+    def read(self, directory: RunDirectory | None = None) -> Run:
+        """A run that is complete: from its directory, or from the process that has it."""
+        found = None
+        if directory:
+            found = dataclasses.replace(read_run(directory.path), experiment=self.experiment, tree=self._tree())
+            directory.tidy(found)
+        results = {}
+        for cell in self.experiment.cells() if processes.many() else ():
+            arrays = processes.decided_arrays(partial(_packed, found.cells.get(cell.key) if found else None))
+            results[cell.key] = unpack(Path(), arrays or {})
+        return found or self._run(results)
+
+    def run(self, directory: RunDirectory | None = None) -> Run:
         """Every cell that is not finished yet, and what a run leaves behind."""
-        if directory and directory.complete:
-            run = dataclasses.replace(read_run(directory.path), experiment=self.experiment, tree=self._tree())
-            directory.tidy(run)
-            return run
         cells = self.experiment.cells()
         finished = self._run_cells(cells, directory)
         results = {cell.key: finished[cell.key] for cell in cells}
-        path = directory.path if directory else None
         infos = [{**key._asdict(), **result.info} for key, result in results.items()]
         manifest = self.manifest()
-        run = Run(
-            self.experiment.table(), results, self._measures, {**manifest, "cells": infos}, path, self.experiment,
+        run = self._run(results, {**manifest, "cells": infos}, directory.path if directory else None)
+
+        def left_behind() -> None:
+            if directory:
+                directory.finish(manifest, self._measures, results)
+                draw_figure(run, directory.path)
+
+        processes.decided(left_behind)
+        return run
+
+    def _run(self, results: Any, manifest: Any = None, path: Path | None = None) -> Run:
+        return Run(
+            self.experiment.table(), results, self._measures, manifest or {}, path, self.experiment,
             stamps=self.stamps, tree=self._tree(),
         )  # fmt: skip
-        if directory:
-            directory.finish(manifest, self._measures, results)
-            draw_figure(run, directory.path)
-        return run
 
     def _tree(self) -> Any:
         return next(iter(self._drawn.values())).tree  # check() draws one
@@ -229,14 +264,13 @@ class Grid:
         left = []
         for seed in self.experiment.seeds:
             for cell in (cell for cell in cells if cell.seed == seed):
-                done = directory.load(cell) if directory else None
+                done = processes.decided_arrays(partial(_finished, directory, cell))
                 if done is None:
                     left.append(cell)
                     continue
-                results[cell.key] = done
+                results[cell.key] = unpack(Path(), done)
                 self.tell_progress(cell.key, 0, self.experiment.rounds)
-                for callback in self.callbacks:
-                    callback.on_cell_end(cell.key, done)
+                processes.decided(partial(self._tell_end, cell, results[cell.key]))
         self.num_workers, seeds_at_once = self._room(left)
         queue = Queue(left, _program, seeds_at_once)
 
@@ -246,16 +280,21 @@ class Grid:
                     self.tell_progress(cell.key, 0, 0)
                     checkpoint = directory.checkpoint_path(cell) if directory else None
                     result = run_cell(self, cell, self._device(worker), checkpoint, queue)
-                    if directory:
-                        directory.save(cell, result)
+                    processes.decided(partial(self._tell_end, cell, result, directory))
                     with self._telling:
                         results[cell.key] = result
-                        for callback in self.callbacks:
-                            callback.on_cell_end(cell.key, result)
                     self._keep(queue.finished(cell))
 
         work(queue, self.num_workers, loop)
         return results
+
+    def _tell_end(self, cell: Cell, result: CellResult, directory: RunDirectory | None = None) -> None:
+        """A cell is over: kept, where there is a directory, and the callbacks are told."""
+        if directory:
+            directory.save(cell, result)
+        with self._telling:
+            for callback in self.callbacks:
+                callback.on_cell_end(cell.key, result)
 
     def _room(self, cells: Sequence[Cell]) -> tuple[int, int]:
         """How many cells run side by side, and how many seeds have their data in memory at once."""
@@ -295,7 +334,7 @@ class Grid:
         problem = self.problem(cell.seed, device)
         context = e.context(cell.seed, problem)
         plan = dataclasses.replace(
-            self._plan(problem, cell.local_steps, device),
+            self._plan(problem, device),
             compute=cell.compute, local_steps=cell.local_steps, batch_size=cell.batch_size,
         )  # fmt: skip
         inputs = Inputs(
@@ -328,66 +367,44 @@ class Grid:
         lost[context.rng("state loss").permutation(m)[:count]] = True
         return StateLoss(np.int32(settings["round"]), lost)
 
-    def _plan(self, problem: Problem, local_steps: int, device: int) -> Plan:
+    def _plan(self, problem: Problem, device: int) -> Plan:
         """A plan on the devices that a cell uses."""
         e = self.experiment
-        shared = self._num_devices(problem, local_steps) if self.num_workers == 1 else 1
+        shared = self._num_devices(problem) if self.num_workers == 1 else 1
         return Plan(
-            e.compute[0], local_steps, e.batch_size, e.minibatch, e.chunk_size, shared, device, "mean" in e.metrics
+            e.compute[0], e.local_steps, e.batch_size, e.minibatch, e.chunk_size, shared, device, "mean" in e.metrics
         )
 
-    def _num_devices(self, problem: Problem, local_steps: int) -> int:
-        """As asked, or as many as have a chunk of clients each, when a round is worth sharing."""
+    def _num_devices(self, problem: Problem) -> int:
+        """As asked, or as many as have a chunk of clients each, when a round is worth sharing: the same for all cells,
+        as the data are divided between them."""
         if self.devices is not None:
             return self.devices
-        work = problem.work * problem.num_clients * local_steps
-        num_chunks = -(-problem.num_clients // self.experiment.chunk_size)
+        e = self.experiment
+        work = problem.work * problem.num_clients * max(e.setting(a, "local_steps") for a in e.algorithms)
+        num_chunks = -(-problem.num_clients // e.chunk_size)
         return min(len(self.programs.devices), num_chunks) if work > WORTH_SHARING else 1
 
     def manifest(self) -> dict[str, Any]:
         """What the results were made with."""
-        device = self.programs.devices[0]
-        sources = {key: file for key, file in self.experiment.files().items() if hasattr(file, "qualname")}
         return {
-            "fedpbc": __version__,
-            "commit": _commit(),
-            "python": platform.python_version(),
-            "jax": jax.__version__,
-            "numpy": np.__version__,
-            "platform": platform.platform(),
-            "device": f"{device.platform}: {device.device_kind}",
+            **made_with(self.programs.devices[0], self.experiment),
             "devices": len(self.programs.devices),
+            **({"processes": jax.process_count()} if processes.many() else {}),
             "cells_side_by_side": self.num_workers,
-            "peak_memory_mb": _peak_memory_mb(device),
             "programs_compiled": self.programs.num_compiled,
             "model": self._structure(),
-            "outside_code": {key: f"{s.module}:{s.qualname} #{s.digest()}" for key, s in sources.items()},
         }
+
+
+def _finished(directory: RunDirectory | None, cell: Cell) -> dict[str, np.ndarray] | None:
+    return _packed(directory.load(cell) if directory else None)
+
+
+def _packed(result: CellResult | None) -> dict[str, np.ndarray] | None:
+    return None if result is None else pack(result)
 
 
 def _program(cell: Cell) -> Any:
     """Cells that agree in this will likely share a compiled program."""
     return cell.links.name, cell.algorithm.name, cell.compute, cell.local_steps, cell.batch_size
-
-
-def _commit() -> str | None:
-    """The commit of the source tree this runs from, or None when it is installed elsewhere."""
-    here = Path(__file__).resolve().parent
-    if not any((parent / ".git").exists() for parent in here.parents[:4]):
-        return None
-    command = ["git", "-C", str(here), "describe", "--always", "--dirty", "--abbrev=12"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return done.stdout.strip() or None
-
-
-def _peak_memory_mb(device: Any) -> dict[str, float]:
-    """Of this process on the host, and of the accelerator where it says so."""
-    unit = 1 if sys.platform == "darwin" else 1024
-    peak = {"host": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6, 1)}
-    statistics = device.memory_stats() if device.platform != "cpu" else None
-    if statistics:
-        peak["device"] = round(statistics["peak_bytes_in_use"] / 1e6, 1)
-    return peak

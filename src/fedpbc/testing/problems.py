@@ -42,7 +42,9 @@ def check_problem(problem: Any, *, draws: int = 400, learning_rate: float = 0.01
         built = jax.tree.map(jnp.asarray, built)
         _check_metrics(built)
         _check_gradient(built, draws)
-    experiment = experiment_of(component, bernoulli(prob=0.5), fedpbc_method(), rounds=4, learning_rate=learning_rate)
+    experiment = experiment_of(
+        component, bernoulli(prob=0.5), fedpbc_method(), rounds=4, learning_rate=learning_rate, chunk_size=2
+    )
     result = attempt("running it", run_small, experiment)
     check_finite("running it", result)
     check_one_program(result, 1)

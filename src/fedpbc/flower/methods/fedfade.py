@@ -9,15 +9,13 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import numpy as np
 from flwr.app import ArrayRecord
 
-from fedpbc.algorithms.differences import mean_with
 from fedpbc.algorithms.fedau import Intervals, init, weights
-from fedpbc.algorithms.fedfade import GONE, direction, fade, learn, left, overlap
-from fedpbc.algorithms.scaffold import change_of, renew_own
-from fedpbc.core.aggregation import masked_mean
+from fedpbc.algorithms.fedfade import GONE, fade, learn, left
 from fedpbc.core.types import Link
 from fedpbc.flower.methods.common.epochs import Epochs
+from fedpbc.flower.methods.common.sweep import Block, Sweep
 from fedpbc.flower.methods.common.tables import Tables
-from fedpbc.flower.methods.common.updates import Updates, check_direction, check_steps, lengths
+from fedpbc.flower.methods.common.updates import check_direction, check_steps, lengths
 from fedpbc.flower.server.checkpoint import Pieces
 from fedpbc.flower.server.checks import given, one_of, positive, require, share, whole
 from fedpbc.flower.server.ledger import Reply
@@ -75,6 +73,12 @@ class FedFade(UnreliableClients):
             self.fading = share("fading", self.fading)
         self.cutoff = whole("cutoff", self.cutoff)
         return FedFadeRule(self)
+
+
+def _overlap(new: np.ndarray, old: np.ndarray) -> tuple[float, ...]:
+    """(<g_i, c_i>, |c_i|^2) of a block, [b], in float64 and not by BLAS, whose order depends on its threads."""
+    products = (np.einsum("i,i->", x, old, dtype=np.float64) for x in (new, old))
+    return tuple(map(float, products))
 
 
 class Numbers(NamedTuple):
@@ -162,38 +166,69 @@ class FedFadeRule(Rule):
     def check(self, round: Round, reply: Reply) -> None:
         """Raise Refused when the steps were not taken through ``drift_correction``, or led too far."""
         if round.trains and self.around:
-            check_direction(self.layout, reply, round.model, self.rate(round.t) * self.local_steps)
+            length = self.rate(round.t) * self.local_steps
+            check_direction(self.layout, reply, round.model, round.largest, length)
         elif round.trains:
-            check_steps(self.layout, reply, round.model)
+            check_steps(self.layout, reply, round.model, round.largest)
 
     def step(self, round: Round, replies: list[Reply]) -> Step:
-        """x^(t+1) = x^t - h (c + (1/m) sum over A^t of w_i d_i), c of the next round in the same pass."""
-        updates = Updates.of(self.layout, round.model, replies, self.num_clients)
-        reported, length = updates.reported, self._lengths(round.t, replies)
+        """x^(t+1) = x^t - h (c + (1/m) sum over A^t of w_i d_i), c and c_i of the next round in the same pass.
+
+        How much of the c_i is found again is known after the pass, and so is delta: it multiplies c in the commit.
+        """
+        table, control = self.tables["row"], self.tables["control"]
+        sweep = Sweep(self.layout, round, replies, self.num_clients, table)
+        reported, length = sweep.reported, self._lengths(round.t, replies)
         limit = np.int64(self.cutoff or np.iinfo(np.int32).max)
         intervals, w = weights(limit, self.numbers.intervals, Link(reported, reported * 0.0), round.t)
         h = float(length[reported].mean()) if replies else self.numbers.length
-        sums = self._learnt(round.t, updates, replies, length)
-        log_delta = self._log_delta(sums)
-
+        factor = np.exp(self.numbers.log - self.numbers.since)
+        known = reported & (np.array(self.epochs.accepted) >= 0) & (self.fading == "learnt")
+        found: dict[tuple[str, int], np.ndarray] = {}  # <g_i, c_i> and |c_i|^2, f[2, m], of every block
         new, after = self.layout.empty(), self.layout.empty()
-        for name, block, update in updates.blocks():
-            c = self.tables["control"].rows[name][0, block]
-            change = change_of(c, update, length.astype(c.dtype)[:, None])
-            if self.intervals:
-                step = -c.dtype.type(h) * direction(c, change, w, reported)
-            else:
-                step = masked_mean(update, reported, otherwise=np.zeros_like(update[0]))
-            new[name][block] = round.model[name][block] + step
-            after[name][block] = mean_with(c, change, reported) * c.dtype.type(np.exp(log_delta))
+
+        def body(block: Block) -> None:
+            number = block.start.dtype.type
+            c, total, changes = control.rows[block.name][0, block.columns], block.zeros(), block.zeros()
+            part, overlaps = block.zeros(), np.zeros((2, self.num_clients))
+            for i, update in block.heard():
+                if not self.intervals:
+                    total += update
+                update *= number(-1 / length[i])
+                update -= c  # d_i, whatever c_i is
+                changes += update
+                if self.intervals:
+                    total += np.multiply(update, number(w[i]), out=part)
+                if self.by_server:
+                    own = block.row(i)
+                    np.multiply(own, number(factor[i]), out=part)
+                    part += update  # g_i = u_i + d_i
+                    if known[i]:
+                        overlaps[:, i] = _overlap(part, own)
+                    own[:] = part
+            step = -number(h) * (c + total) if self.intervals else total / number(max(sweep.count, 1))
+            new[block.name][block.columns] = block.start + step
+            after[block.name][block.columns] = c + changes / self.num_clients
+            found[block.name, block.columns.start] = overlaps
+
+        change = control.bound() + sweep.update_bound() / length.min()  # of the |d_i|
+        rows = table.bound() + change if replies else table.bound()
+        step = h * (control.bound() + w[reported].sum() * change) if self.intervals else sweep.update_bound()
+        bounds = [rows, control.bound() + change, round.largest + step]
+        write = sweep.run(body, (lambda: bounds) if self.by_server else None)
 
         def commit() -> None:
+            write()
             if self.by_server:
-                self._renew_own(round.t, updates, length)
+                table.wrote(round.t, reported, rows)
+            sums = self._learnt(round.t, replies, known, found)
+            log_delta = self._log_delta(sums)
+            for x in after.values():
+                x *= x.dtype.type(np.exp(log_delta))
             since = np.where(reported, self.numbers.log, self.numbers.since)
             self.numbers = Numbers(intervals, since, self.numbers.log + log_delta, sums, h)
             self.epochs.count(round.t, replies)
-            self.tables["control"].replace(round.t, after)
+            control.replace(round.t, after)
 
         return Step(new if replies or self.intervals else None, commit)
 
@@ -211,39 +246,22 @@ class FedFadeRule(Rule):
             return float(fade(sums)) if self.fading == "learnt" else 0.0
         return float(np.log(self.fading)) if self.fading > 0 else GONE
 
-    def _learnt(self, t: int, updates: Updates, replies: list[Reply], length: np.ndarray) -> np.ndarray:
-        """The sums with this round's samples."""
-        product, square = np.zeros(self.num_clients), np.zeros(self.num_clients)
-        last = np.array(self.epochs.accepted)
-        known = updates.reported & (last >= 0)
-        if self.by_server:
-            for index, name, block, update in updates.rows():
-                old = self.tables["row"].rows[name][index : index + 1, block]
-                found = overlap(
-                    self._gradient(index, name, block, update, length).astype(np.float64), old.astype(np.float64)
-                )
-                product[index], square[index] = product[index] + found[0][0], square[index] + found[1][0]
-        else:
-            for reply in replies:
-                index, answer = reply.client.index, reply.answer
-                product[index], square[index] = answer.product, answer.square
-                known[index] &= not answer.lost
+    def _learnt(
+        self, t: int, replies: list[Reply], known: np.ndarray, found: dict[tuple[str, int], np.ndarray]
+    ) -> np.ndarray:
+        """The sums with this round's samples, of the clients in ``known`` bool[m]."""
+        product, square = np.zeros((2, self.num_clients))
+        lost = np.zeros(self.num_clients, bool)
         with np.errstate(all="ignore"):  # clients may tell anything; ``left`` takes what is finite
-            log_r, measured = left(product, square, known)
-        return learn(self.numbers.sums, t - last, log_r, measured)
-
-    def _gradient(self, index: int, name: str, block: slice, update: np.ndarray, length: np.ndarray) -> np.ndarray:
-        """g_i = u_i - c - Delta_i / h_i, [1, b]."""
-        c = self.tables["control"].rows[name][0, block]
-        u = self._left(index, {name: self.tables["row"].rows[name][index : index + 1, block]})[name]
-        return renew_own(c, u, update, c.dtype.type(length[index]), np.array([True]))
-
-    def _renew_own(self, t: int, updates: Updates, length: np.ndarray) -> None:
-        """c_i = g_i for i in A^t, where c and L are still those of before the round."""
-        table = self.tables["row"]
-        for index, name, block, update in updates.rows():
-            table.rows[name][index : index + 1, block] = self._gradient(index, name, block, update, length)
-        table.wrote(t, updates.reported)
+            if self.by_server:
+                for key in sorted(found):  # an order that does not depend on threads
+                    product, square = product + found[key][0], square + found[key][1]
+            else:
+                for reply in replies:
+                    index, answer = reply.client.index, reply.answer
+                    product[index], square[index], lost[index] = answer.product, answer.square, answer.lost
+            log_r, measured = left(product, square, known & ~lost)
+        return learn(self.numbers.sums, t - np.array(self.epochs.accepted), log_r, measured)
 
     def save(self) -> tuple[dict[str, Any], Pieces]:
         """The numbers, when the tables were written, what counted when; c, and the c_i where the server has them."""
