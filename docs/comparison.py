@@ -23,16 +23,6 @@ MIXING = ("FedPBC", "corrected, full", "corrected, light", "corrected, black box
 """Methods to which it matters whether everybody computes."""
 
 
-FRESH_SEEDS = [10, 11, 12, 13, 14]
-"""Never used while FedFade was made and tuned."""
-FRESH_METHODS = (
-    *("FedAvg, active", "FedAU", "MIFA", "FedVARP", "SCAFFOLD", "AREA"),
-    *("FedFade", "FedFade, on server", "FedFade, black box"),
-)
-TRACES = Path("runs/results")
-"""Where the made-up traces are kept."""
-
-
 class Setting(NamedTuple):
     """One problem of the comparison, and what its tables show."""
 
@@ -88,89 +78,6 @@ def regimes(setting: Setting) -> list[dict[str, Any]]:
         {"label": "cyclic", "name": "cyclic", "prob": prob, "period": 20},
         {"label": "absence", "name": "bernoulli", "prob": prob, "varying": absence},
     ]
-
-
-def fresh_regimes(setting: Setting) -> list[dict[str, Any]]:
-    """Those of ``regimes`` but the absence, and more links with memory, rarer clients and a made-up trace."""
-    prob = {"name": "by_trait", "trait": setting.trait, "low": 0.1, "high": 0.9}
-    rare = {**prob, "low": 0.02, "high": 0.5}
-    return [
-        *regimes(setting)[:-1],
-        {"label": "Markov .97", "name": "markov", "prob": prob, "memory": 0.97},
-        {"label": ".02 / .5", "name": "bernoulli", "prob": rare},
-        {"label": ".02 / .5, Markov .9", "name": "markov", "prob": rare, "memory": 0.9},
-        {"label": "like a trace", "name": "trace", "path": str(trace_file(setting))},
-    ]
-
-
-def fresh_experiments() -> dict[str, Experiment]:
-    """The runs of the tables on fresh seeds, by the name of their folder; once more at twice the step size."""
-    found = {}
-    methods = [method for method in METHODS if method["label"] in FRESH_METHODS]
-    for name, setting in SETTINGS.items():
-        table = {**setting.table, "seeds": FRESH_SEEDS, "metrics": ["server"], "compute": ["active"]}
-        links = fresh_regimes(setting)
-        found[f"fresh_{name}"] = Experiment.from_table({**table, "links": links, "algorithms": methods})
-        certain = {"links": [{"label": "p = 1", "name": "bernoulli", "prob": 1.0}]}
-        references = [method for method in methods if method["label"] in REFERENCES]
-        found[f"fresh_{name}_certain"] = Experiment.from_table({**table, **certain, "algorithms": references})
-    twice = {**table, "links": links, "algorithms": methods, "learning_rate": 2 * table["learning_rate"]}
-    return {**found, "fresh_synthetic_twice": Experiment.from_table(twice)}
-
-
-def fresh_tables(results: Results) -> dict[str, str]:
-    """Methods by regimes, mean and standard deviation over fresh seeds; in the last, where FedFade is ahead."""
-    found = {}
-    for name in ("quadratic", "synthetic", "synthetic_twice"):
-        run = results[f"fresh_{name}"]
-        setting = SETTINGS[name.removesuffix("_twice")]
-        labels = [links.label for links in run.experiment.links]
-        lines = [
-            [method, *(_mean_sd(_fresh(run, setting, label, method), setting.digits) for label in labels)]
-            for method in FRESH_METHODS
-        ]
-        certain = results.get(f"fresh_{name}_certain")
-        for method in REFERENCES if certain else ():
-            values = _fresh(certain, setting, "p = 1", method)
-            lines.append([f"*{method.partition(',')[0]} with p = 1*", _mean_sd(values, setting.digits)])
-            lines[-1] += [""] * (len(labels) - 1)
-        found[f"fresh_{name}"] = markdown(["method", *labels], lines)
-    run, setting = results["fresh_synthetic"], SETTINGS["synthetic"]
-    labels = [links.label for links in run.experiment.links]
-    wins = [
-        [f"{ours} better than {rival}"]
-        + [str(int(np.sum(_fresh(run, setting, at, ours) < _fresh(run, setting, at, rival)))) for at in labels]
-        for ours in ("FedFade", "FedFade, black box")
-        for rival in ("FedAvg, active", "FedAU", "MIFA", "FedVARP", "SCAFFOLD")
-    ]
-    return {**found, "fresh_wins": markdown(["", *labels], wins)}
-
-
-def _fresh(run: Run, setting: Setting, links: str, method: str) -> np.ndarray:
-    """The metric after the last round, a value per seed."""
-    cells = [run.cells[links, method, "active", seed] for seed in run.experiment.seeds]
-    return np.array([cell.rows[setting.metric][-1] for cell in cells], np.float64)
-
-
-def trace_file(setting: Setting) -> Path:
-    """A trace of the kind that machines leave which are rented by the spot: made up, the same for every seed.
-
-    Client i is a two-state Markov chain with its own rate p_i and memory r_i, evenly spread over .04 to .98 and .5 to
-    .93 in two independent random orders: the ranges of recorded logs (rates .04 to .98, lag-1 autocorrelation .5 to
-    .93). P(on | on) = r + (1 - r) p, P(on | off) = (1 - r) p.
-    """
-    rounds, m = setting.table["rounds"], setting.table["problem"]["num_clients"]
-    path = TRACES / f"like_a_trace_{rounds}.npy"
-    if not path.exists():
-        rng = np.random.default_rng(20)
-        p, r = rng.permutation(np.linspace(0.04, 0.98, m)), rng.permutation(np.linspace(0.5, 0.93, m))
-        active = np.empty((rounds, m), bool)
-        active[0] = rng.random(m) < p
-        for t in range(1, rounds):
-            active[t] = rng.random(m) < r * active[t - 1] + (1 - r) * p
-        path.parent.mkdir(parents=True, exist_ok=True)
-        np.save(path, active)
-    return path
 
 
 REFERENCES = ("FedAvg, active", "SCAFFOLD")

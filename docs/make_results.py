@@ -66,7 +66,6 @@ def experiments(runs: Path) -> dict[str, Experiment]:
         "label_active": load_experiment("synthetic_by_label", {"compute": ["active"], **SPARSE}),
         "label_slow_active": load_experiment("synthetic_by_label", {"compute": ["active"], **SLOW, **SPARSE}),
         **comparison.experiments(),
-        **comparison.fresh_experiments(),
     }
 
 
@@ -250,7 +249,6 @@ def all_tables(results: dict[str, Run]) -> dict[str, str]:
         "label_active_paired": paired_table(active),
         "label_when": when_table(results["label"]),
         **comparison.tables(results),
-        **comparison.fresh_tables(results),
     }
 
 
@@ -272,17 +270,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=Path, default=Path("runs/results"), help="where the runs are kept")
     parser.add_argument("--rows", nargs="+", metavar="METHOD", help="renew only these rows of section 5")
-    parser.add_argument("--fresh", action="store_true", help="renew only the tables on fresh seeds, section 6")
     arguments = parser.parse_args()
     runs, labels = arguments.runs, [method["label"] for method in comparison.METHODS]
     if unknown := [label for label in arguments.rows or () if label not in labels]:
         parser.error(f"--rows: {unknown[0]!r} is not one of {', '.join(map(repr, labels))}")
     jax.config.update("jax_num_cpu_devices", os.cpu_count() or 1)
     (DOCS / "figures").mkdir(exist_ok=True)
-    if arguments.fresh:
-        tables = standing_tables((DOCS / "results.md").read_text(encoding="utf-8"))
-        tables |= comparison.fresh_tables(run_all(runs, comparison.fresh_experiments()))
-    elif arguments.rows:
+    if arguments.rows:
         results = run_all(runs, comparison.experiments(arguments.rows))
         tables = standing_tables((DOCS / "results.md").read_text(encoding="utf-8"))
         tables |= comparison.renewed(results, arguments.rows, tables)
