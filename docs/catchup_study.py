@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import string
 import time
 from pathlib import Path
 from typing import Any
@@ -16,8 +15,8 @@ from typing import Any
 import jax
 import numpy as np
 from comparison import SETTINGS, markdown
+from page import write_page
 
-import fedpbc
 from fedpbc.core.programs import Programs
 from fedpbc.experiment.grid import Experiment
 from fedpbc.experiment.load import load_experiment
@@ -25,7 +24,6 @@ from fedpbc.runs.draws import write_links
 from fedpbc.runs.run import Run
 from fedpbc.runs.runner import run
 
-DOCS = Path(__file__).resolve().parent
 LIMITS = (1, 2, 5, 10, 0)
 SEEDS = [0, 1, 2]
 METHODS = [{"label": f"k = {k}" if k else "unlimited", "name": "fedpbc", "max_catchup": k} for k in LIMITS]
@@ -113,10 +111,7 @@ def main() -> None:
         metric, digits = ("server_train_loss", ".3f") if name == "synthetic" else ("server_distance", ".3g")
         tables[name] = table(result, runs, metric, digits)
         print(f"{name}: {time.perf_counter() - began:.0f} s\n{tables[name]}", flush=True)
-    tables["version"] = f"fedpbc {fedpbc.__version__}, JAX {jax.__version__}, NumPy {np.__version__}"
-    template = string.Template((DOCS / "catch-up.template.md").read_text(encoding="utf-8"))
-    (DOCS / "catch-up.md").write_text(template.substitute(tables), encoding="utf-8")
-    print(f"{DOCS / 'catch-up.md'}: written")
+    write_page("catch-up", tables)
 
 
 if __name__ == "__main__":

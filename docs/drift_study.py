@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import string
 import time
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,13 +15,12 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 from comparison import markdown
+from page import write_page
 
-import fedpbc
 from fedpbc.core.programs import Programs
 from fedpbc.experiment.grid import Experiment
 from fedpbc.runs.runner import run
 
-DOCS = Path(__file__).resolve().parent
 CERTAIN = "FedAvg, p = 1 (reference)"
 FULL = {"name": "fedpbc_corrected"}
 LIGHT = {**FULL, "correction": "light"}
@@ -328,11 +326,8 @@ def main() -> None:
         "logistic": logistic.markdown("method", ".3f"),
         "network": network.beside(right, "loss, ", "accuracy, ").markdown("method", ".3f"),
         "momentum": momentum_table().turned().markdown("momentum", ".2g"),
-        "version": f"fedpbc {fedpbc.__version__}, JAX {jax.__version__}, NumPy {np.__version__}",
     }
-    template = string.Template((DOCS / "drift-correction.template.md").read_text(encoding="utf-8"))
-    (DOCS / "drift-correction.md").write_text(template.substitute(tables), encoding="utf-8")
-    print(f"{DOCS / 'drift-correction.md'}: written")
+    write_page("drift-correction", tables)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ hour on one core. Everything is drawn from seeds, which no earlier experiment us
 from __future__ import annotations
 
 import argparse
-import string
 import time
 from pathlib import Path
 from typing import Any
@@ -17,14 +16,13 @@ import jax
 import numpy as np
 from comparison import markdown
 from drift_study import number
+from page import write_page
 
-import fedpbc
 from fedpbc.core.programs import Programs
 from fedpbc.experiment.grid import Experiment
 from fedpbc.runs.run import Run
 from fedpbc.runs.runner import run
 
-DOCS = Path(__file__).resolve().parent
 SEEDS = [20, 21]
 METHODS: dict[str, dict[str, Any]] = {
     "FedAvg": {"name": "fedavg"},
@@ -298,11 +296,8 @@ def main() -> None:
         "synthetic": study.hard("synthetic", SYNTHETIC),
         "settings": study.settings(),
         "lost": study.lost(),
-        "version": f"fedpbc {fedpbc.__version__}, JAX {jax.__version__}, NumPy {np.__version__}",
     }
-    template = string.Template((DOCS / "fedfade.template.md").read_text(encoding="utf-8"))
-    (DOCS / "fedfade.md").write_text(template.substitute(tables), encoding="utf-8")
-    print(f"{DOCS / 'fedfade.md'}: written")
+    write_page("fedfade", tables)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ import argparse
 import os
 import re
 import shutil
-import string
 import time
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ import comparison
 import jax
 import numpy as np
 from comparison import markdown
+from page import write_page
 
 import fedpbc
 from fedpbc.experiment.grid import Experiment
@@ -253,16 +253,13 @@ def all_tables(results: dict[str, Run]) -> dict[str, str]:
 
 
 def standing_tables(page: str) -> dict[str, str]:
-    """The tables of a page that ``fill`` wrote, by their names."""
+    """The tables of a page that ``main`` wrote, by their names."""
     return {name: table.rstrip("\n") for name, table in re.findall(r"<!-- (\w+) -->\n\n((?:\|.*\n)+)", page)}
 
 
-def fill(tables: dict[str, str]) -> str:
-    """The template with its tables, each under a comment with its name, and the versions."""
-    version = f"fedpbc {fedpbc.__version__}, JAX {jax.__version__}, NumPy {np.__version__}"
-    named = {name: f"<!-- {name} -->\n\n{table}" for name, table in tables.items()}
-    template = string.Template((DOCS / "results.template.md").read_text(encoding="utf-8"))
-    return template.substitute({**named, "version": version})
+def named(tables: dict[str, str]) -> dict[str, str]:
+    """Each table under a comment with its name, for ``standing_tables``."""
+    return {name: f"<!-- {name} -->\n\n{table}" for name, table in tables.items()}
 
 
 def main() -> None:
@@ -284,9 +281,8 @@ def main() -> None:
         tables = all_tables(run_all(runs, experiments(runs)))
         for name in ("counterexample", "zipf", "label"):
             shutil.copyfile(runs / name / "figure.png", DOCS / "figures" / f"{name}.png")
-    (DOCS / "results.md").write_text(fill(tables), encoding="utf-8")
+    write_page("results", named(tables))
     comparison.draw(tables, DOCS / "figures" / "comparison.png")
-    print(f"{DOCS / 'results.md'}: written")
 
 
 if __name__ == "__main__":

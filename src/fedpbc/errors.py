@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +70,16 @@ def optional(module: str, what: str) -> Any:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
         raise MissingPackage(what, (error.name or module).partition(".")[0]) from None
+
+
+def called(what: str, function: Callable[..., Any], *arguments: Any) -> Any:
+    """The result; an error of a user's function becomes one line. Raises ConfigError."""
+    try:
+        return function(*arguments)
+    except FedpbcError:
+        raise
+    except Exception as error:
+        raise ConfigError(f"{what} fails: {first_line(error)}") from error
 
 
 def shorten(value: Any, limit: int = 60) -> str:

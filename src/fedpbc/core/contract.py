@@ -15,7 +15,7 @@ import numpy as np
 
 from fedpbc.core.local import local_steps
 from fedpbc.core.types import Algorithm, Array, Cost, Link, LinkProcess, Problem, Round, TimeFunction
-from fedpbc.errors import ConfigError, FedpbcError, first_line, shorten
+from fedpbc.errors import ConfigError, called, shorten
 
 
 def check_links(key: str, process: LinkProcess, num_clients: int) -> None:
@@ -36,7 +36,7 @@ def check_links(key: str, process: LinkProcess, num_clients: int) -> None:
     if getattr(link.prob, "shape", None) != (m,) or not jnp.issubdtype(link.prob.dtype, jnp.floating):
         raise ConfigError(f"{key}: prob is {_shown(link.prob)}, must be floating-point[{m}]")
     _same(f"{key}: step", before, state)
-    prob = _called(f"{key}: step", lambda: step(process.params, seed, process.init(process.params, seed), 0)[1].prob)
+    prob = called(f"{key}: step", lambda: step(process.params, seed, process.init(process.params, seed), 0)[1].prob)
     values = np.asarray(prob)
     wrong = ~((values >= 0) & (values <= 1))
     if np.any(wrong):
@@ -164,13 +164,4 @@ def _shown(value: Any) -> str:
 
 def _traced(what: str, function: Callable[..., Any], *arguments: Any) -> Any:
     """Shapes and types of what the function gives."""
-    return _called(what, jax.eval_shape, function, *arguments)
-
-
-def _called(what: str, function: Callable[..., Any], *arguments: Any) -> Any:
-    try:
-        return function(*arguments)
-    except FedpbcError:
-        raise
-    except Exception as error:
-        raise ConfigError(f"{what} fails: {first_line(error)}") from error
+    return called(what, jax.eval_shape, function, *arguments)

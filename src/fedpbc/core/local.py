@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import jax
-import jax.numpy as jnp
-
 from fedpbc.core.aggregation import select
+from fedpbc.core.lazy import jax, jnp
 from fedpbc.core.types import Array, Problem
 
 DEVICES = "devices"
@@ -33,24 +31,42 @@ def local_steps(
     fresh one for each. ``key`` belongs to this round alone; client and step are folded into it, so that the
     samples do not depend on how clients are chunked or sharded.
     """
-    key, start = jax.random.fold_in(key, client), x
+    key = jax.random.fold_in(key, client)
     fixed = problem.sample(problem.params, client, key, batch_size) if minibatch == "round" else None
     several = problem.several(steps, batch_size) if problem.several is not None and minibatch == "round" else None
     if several is not None:
         return several(fixed, x, eta, shift, proximal)
 
-    def step(k: Array, x: Array) -> Array:
+    def gradient(k: Array, x: Array) -> Array:
         batch = fixed
         if minibatch == "step":
             batch = problem.sample(problem.params, client, jax.random.fold_in(key, k), batch_size)
-        direction = problem.gradient(batch, x)
-        if shift is not None:
-            direction = direction + shift
-        if proximal is not None:
-            direction = direction + proximal * (x - start)
-        return x - eta * direction
+        return problem.gradient(batch, x)
 
-    return jax.lax.fori_loop(0, steps, step, x, unroll=min(steps, problem.unroll))
+    return descend(gradient, x, eta, steps, shift, proximal, problem.unroll)
+
+
+def descend(
+    gradient: Callable[[Array, Any], Any],
+    x: Any,
+    eta: Array,
+    steps: int,
+    shift: Any,
+    proximal: Array | None,
+    unroll: int,
+) -> Any:
+    """x <- x - eta (gradient(k, x) + shift + proximal (x - x_start)) for k = 0 .. steps-1; x a vector or any pytree."""
+    start = x
+
+    def step(k: Array, x: Any) -> Any:
+        direction = gradient(k, x)
+        if shift is not None:
+            direction = jax.tree.map(jnp.add, direction, shift)
+        if proximal is not None:
+            direction = jax.tree.map(lambda g, a, b: g + proximal * (a - b), direction, x, start)
+        return jax.tree.map(lambda a, g: a - eta * g, x, direction)
+
+    return jax.lax.fori_loop(0, steps, step, x, unroll=min(steps, unroll))
 
 
 def first_clients(num_clients: int, chunk_size: int, num_devices: int) -> list[int]:

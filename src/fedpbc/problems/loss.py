@@ -14,7 +14,7 @@ from fedpbc.core.memory import PROGRAM_BYTES, STATES, require_memory, total_memo
 from fedpbc.core.schema import Context, bind, component
 from fedpbc.core.types import Measure, Problem
 from fedpbc.data.arrays import DataOption, Dataset
-from fedpbc.errors import ConfigError, FedpbcError, first_line, shorten, unknown_key
+from fedpbc.errors import ConfigError, called, shorten, unknown_key
 from fedpbc.models.dense import Logistic
 from fedpbc.models.model import Functions, Model
 from fedpbc.problems.objective import LOSS, Objective, PerSample, check_function, problem_of, sizes_in, unlike
@@ -87,16 +87,6 @@ def _measure(
     shown: bool = False,
 ) -> None:
     """The fields of a Measure, as a schema."""
-
-
-def called(what: str, function: Callable[..., Any], *arguments: Any) -> Any:
-    """The result; an error of a user's function becomes one line. Raises ConfigError."""
-    try:
-        return function(*arguments)
-    except FedpbcError:
-        raise
-    except Exception as error:
-        raise ConfigError(f"{what} fails: {first_line(error)}") from error
 
 
 def initial(context: Context, model: Any, features: np.ndarray, num_outputs: int) -> tuple[Model, Any]:

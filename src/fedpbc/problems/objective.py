@@ -279,9 +279,9 @@ def _block_sums_of(objective: Objective) -> Any:
     def block_sums(params: dict[str, Any], models: Array, block: Array) -> dict[str, Array]:
         """Weighted sums over one block of the training set and one of the test set, of models [k, d]."""
         sizes = dict(zip(("train", "test"), objective.blocks, strict=True))
-        rows = {part: objective.source.block(params, part, block, sizes[part]) for part in sizes if part in params}
 
         def sums(models: Array) -> dict[str, Array]:
+            rows = {part: objective.source.block(params, part, block, sizes[part]) for part in sizes if part in params}
             if not objective.one_by_one:
                 return jax.vmap(lambda x: of_one(rows, x))(models)
             each = [of_one(rows, models[i]) for i in range(models.shape[0])]

@@ -12,6 +12,7 @@ from typing import Any
 
 from fedpbc.core.flat import Flat
 from fedpbc.core.lazy import jax, jnp
+from fedpbc.core.local import descend
 from fedpbc.core.types import Array, Steps
 
 
@@ -41,18 +42,12 @@ def tree_steps(flat: Flat, loss: Callable[[Any, Any], Array]) -> Callable[[int, 
             return None  # a single leaf is the vector itself
 
         def several(batch: Any, x: Array, eta: Array, shift: Array | None, proximal: Array | None) -> Array:
-            start = flat.tree(x)
             shifts = None if shift is None else flat.tree(shift)
 
-            def step(_: Array, tree: Any) -> Any:
-                direction = gradient(lambda tree: tree, batch, tree)
-                if shifts is not None:
-                    direction = jax.tree.map(jnp.add, direction, shifts)
-                if proximal is not None:
-                    direction = jax.tree.map(lambda g, a, b: g + proximal * (a - b), direction, tree, start)
-                return jax.tree.map(lambda a, g: a - eta * g, tree, direction)
+            def slope(_: Array, tree: Any) -> Any:
+                return gradient(lambda tree: tree, batch, tree)
 
-            done = jax.lax.fori_loop(0, steps, step, start)
+            done = descend(slope, flat.tree(x), eta, steps, shifts, proximal, unroll=1)
             return jnp.concatenate([leaf.reshape(-1) for leaf in jax.tree.leaves(done)])
 
         return several

@@ -140,14 +140,23 @@ class RunDirectory:
         """The path of the checkpoint of a running cell."""
         return self.cells / f"{cell_name(self.experiment, cell)}.checkpoint.npz"
 
+    def stored(self, cell: Cell) -> dict[str, np.ndarray] | None:
+        """A finished cell as ``save`` wrote it, or None."""
+        path = self.path_of(cell)
+        return read_arrays(path) if path.is_file() else None
+
     def load(self, cell: Cell) -> CellResult | None:
         """The result of a finished cell, or None."""
-        path = self.cells / f"{cell_name(self.experiment, cell)}.npz"
-        return unpack(path, read_arrays(path)) if path.is_file() else None
+        arrays = self.stored(cell)
+        return None if arrays is None else unpack(self.path_of(cell), arrays)
+
+    def path_of(self, cell: Cell) -> Path:
+        """Where the result of a finished cell is kept until all are."""
+        return self.cells / f"{cell_name(self.experiment, cell)}.npz"
 
     def save(self, cell: Cell, result: CellResult) -> None:
         """Write the result of a finished cell and delete its checkpoint."""
-        write_arrays(self.cells / f"{cell_name(self.experiment, cell)}.npz", pack(result))
+        write_arrays(self.path_of(cell), pack(result))
         self.checkpoint_path(cell).unlink(missing_ok=True)
 
     def finish(self, manifest: dict[str, Any], measures: Mapping[str, Measure], results: Any = None) -> None:

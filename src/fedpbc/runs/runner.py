@@ -32,8 +32,9 @@ from fedpbc.runs.stamps import changed_since, stamps_of
 from fedpbc.runs.structure import structure_of
 from fedpbc.runs.workers import Queue, work
 
-MOST_MEMORY, STATES = 0.5, 6
-"""Cells run side by side within this share of the memory; a cell is taken to need so many times its client models."""
+MOST_MEMORY, MODELS_OF_A_CELL = 0.5, 6
+"""Cells run side by side within this share of the memory; a cell is taken to need so many times its client models,
+whatever its method: ``memory.STATES`` is the least that any needs, for what is refused."""
 WORTH_SHARING = 1e7
 """Operations of a round below which sharing it between devices costs more than it saves."""
 
@@ -224,7 +225,7 @@ class Grid:
             directory.tidy(found)
         results = {}
         for cell in self.experiment.cells() if processes.many() else ():
-            arrays = processes.decided_arrays(partial(_packed, found.cells.get(cell.key) if found else None))
+            arrays = processes.decided_arrays(partial(pack, found.cells[cell.key]) if found else lambda: None)
             results[cell.key] = unpack(Path(), arrays or {})
         return found or self._run(results)
 
@@ -264,11 +265,11 @@ class Grid:
         left = []
         for seed in self.experiment.seeds:
             for cell in (cell for cell in cells if cell.seed == seed):
-                done = processes.decided_arrays(partial(_finished, directory, cell))
-                if done is None:
+                stored = processes.decided_arrays(partial(directory.stored, cell) if directory else lambda: None)
+                if stored is None:
                     left.append(cell)
                     continue
-                results[cell.key] = unpack(Path(), done)
+                results[cell.key] = unpack(directory.path_of(cell) if directory else Path(), stored)
                 self.tell_progress(cell.key, 0, self.experiment.rounds)
                 processes.decided(partial(self._tell_end, cell, results[cell.key]))
         self.num_workers, seeds_at_once = self._room(left)
@@ -303,7 +304,7 @@ class Grid:
             return 1, 1
         problem = next(iter(self._drawn.values()))
         data = sum(a.nbytes for a in jax.tree.leaves(problem.params))
-        state = STATES * problem.num_clients * problem.init.nbytes
+        state = MODELS_OF_A_CELL * problem.num_clients * problem.init.nbytes
         room = MOST_MEMORY * total_memory()
         workers = int(max(1, min(most, (room - data) // max(state, 1))))
         return workers, 2 if 3 * data + workers * state < room else 1  # the next one is drawn on the host and copied
@@ -395,14 +396,6 @@ class Grid:
             "programs_compiled": self.programs.num_compiled,
             "model": self._structure(),
         }
-
-
-def _finished(directory: RunDirectory | None, cell: Cell) -> dict[str, np.ndarray] | None:
-    return _packed(directory.load(cell) if directory else None)
-
-
-def _packed(result: CellResult | None) -> dict[str, np.ndarray] | None:
-    return None if result is None else pack(result)
 
 
 def _program(cell: Cell) -> Any:
