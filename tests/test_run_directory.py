@@ -205,6 +205,26 @@ def test_a_foreign_checkpoint_is_refused(table, tmp_path):
         run(experiment, tmp_path / "out", resume=True)
 
 
+@pytest.mark.parametrize("layout", [None, 1, 1000])
+def test_a_checkpoint_of_a_version_that_computed_otherwise_is_refused(table, tmp_path, monkeypatch, layout):
+    experiment = Experiment.from_table(table | {"rounds": 40, "eval_every": 3})
+    monkeypatch.setattr(one_cell, "CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr(one_cell, "BLOCK_SECONDS", 1e-9)
+    original = one_cell.write_arrays
+
+    def killed_after(path: Path, arrays: Any) -> None:
+        arrays = {name: a for name, a in arrays.items() if name != "layout"}
+        original(path, arrays if layout is None else {**arrays, "layout": np.array(layout)})
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(one_cell, "write_arrays", killed_after)
+        with pytest.raises(Killed):
+            run(experiment, tmp_path / "out")
+    with pytest.raises(fedpbc.ConfigError, match=r"checkpoint.npz: is of another version of fedpbc; go on with that"):
+        run(experiment, tmp_path / "out", resume=True)
+
+
 def test_the_environment_does_not_change_the_draws(table):
     code = (
         "import sys, json, fedpbc; e = fedpbc.Experiment.from_table(json.loads(sys.argv[1]));"

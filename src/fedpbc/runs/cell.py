@@ -35,12 +35,12 @@ def run_cell(grid: Grid, cell: Cell, device: int, checkpoint: Path | None, queue
     saved = decided_arrays(lambda: read_arrays(checkpoint) if checkpoint and checkpoint.is_file() else None)
     if saved is not None:
         path = checkpoint or Path("checkpoint")
-        if "next_round" in saved and int(saved.get("layout", 1)) != LAYOUT:
-            raise ConfigError(f"{path}: is of another version of fedpbc; go on with that one, or remove the file")
         try:
             simulation.restore(saved)
         except (KeyError, ValueError) as error:
             raise damaged(path, error) from None
+        if int(saved.get("layout", 1)) != LAYOUT:
+            raise ConfigError(f"{path}: is of another version of fedpbc; go on with that one, or remove the file")
         before = unpack(path, saved)
         parts, times = [before.rows], {name: before.info[name] + times[name] for name in times}
     else:
