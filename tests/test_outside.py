@@ -230,7 +230,7 @@ def test_other_code_is_not_resumed(tmp_path):
 
 def test_a_killed_run_of_a_stranger_goes_on(tmp_path):
     plain_file(tmp_path / "my_methods.py", register=False)
-    write(tmp_path, by_path(rounds=200_000, eval_every=10_000, seeds=[0, 1]))
+    write(tmp_path, by_path(rounds=20_000, eval_every=10_000, seeds=list(range(8))))
     source = str(Path(fedpbc.__file__).parents[1])
     command = [sys.executable, "-m", "fedpbc", "run", "experiment.toml", "--out", "run", "--quiet"]
     with subprocess.Popen(
