@@ -192,11 +192,11 @@ def outcome_table(results: Results, name: str) -> str:
             for seed in certain.experiment.seeds
         ]
         lines.append(
-            [f"*{method.partition(',')[0]} with p = 1*", _mean_sd(np.array(values), digits)] + [""] * (len(found) - 1)
+            [f"*{method.partition(',')[0]} with p = 1*", mean_sd(np.array(values), digits)] + [""] * (len(found) - 1)
         )
     if name == "synthetic":
         smallest = np.array([smallest_loss(certain.experiment, seed) for seed in certain.experiment.seeds])
-        lines.append(["*minimum of F (L-BFGS)*", _mean_sd(smallest, digits)] + [""] * (len(found) - 1))
+        lines.append(["*minimum of F (L-BFGS)*", mean_sd(smallest, digits)] + [""] * (len(found) - 1))
     return markdown(["method", *found], lines)
 
 
@@ -204,7 +204,7 @@ def outcome_rows(results: Results, name: str, wanted: Collection[tuple[str, str]
     """(method, who computes) -> its cells."""
     found, digits = columns(results, name), SETTINGS[name].digits
     return {
-        row: [_mean_sd(outcomes(results, name, column, *row), digits) for column in found.values()] for row in wanted
+        row: [mean_sd(outcomes(results, name, column, *row), digits) for column in found.values()] for row in wanted
     }
 
 
@@ -309,7 +309,7 @@ def draw(tables: dict[str, str], path: Path) -> None:
     figure.savefig(path, dpi=130)
 
 
-def _mean_sd(values: np.ndarray, digits: str) -> str:
+def mean_sd(values: np.ndarray, digits: str) -> str:
     """``digits`` decides on the mean; what is left of rounding errors is called 0."""
     mean, sd = values.mean(), values.std(ddof=1)
     if abs(mean) < ROUNDING:

@@ -1,8 +1,8 @@
 """Regenerates docs/results.md and docs/figures/: runs the experiments (or goes on with them) and fills in the numbers.
 
-Usage: python docs/make_results.py [--runs runs/results] [--rows METHOD ...]. An interrupted call goes on where it
-stopped. --rows renews these methods in the tables of outcomes of section 5, and all costs, and takes everything else
-from the page as it stands: for a new method, or one whose code changed.
+Usage: python docs/make_results.py [--runs runs/results] [--rows METHOD ...] [--fresh]. An interrupted call goes on
+where it stopped. --rows renews these methods in the tables of outcomes of section 5, and all costs; --fresh renews
+section 6. Both take everything else from the page as it stands: for a new method, or one whose code changed.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import comparison
+import fresh
 import jax
 import numpy as np
 from comparison import markdown
@@ -66,6 +67,7 @@ def experiments(runs: Path) -> dict[str, Experiment]:
         "label_active": load_experiment("synthetic_by_label", {"compute": ["active"], **SPARSE}),
         "label_slow_active": load_experiment("synthetic_by_label", {"compute": ["active"], **SLOW, **SPARSE}),
         **comparison.experiments(),
+        **fresh.experiments(),
     }
 
 
@@ -249,6 +251,7 @@ def all_tables(results: dict[str, Run]) -> dict[str, str]:
         "label_active_paired": paired_table(active),
         "label_when": when_table(results["label"]),
         **comparison.tables(results),
+        **fresh.tables(results),
     }
 
 
@@ -267,16 +270,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=Path, default=Path("runs/results"), help="where the runs are kept")
     parser.add_argument("--rows", nargs="+", metavar="METHOD", help="renew only these rows of section 5")
+    parser.add_argument("--fresh", action="store_true", help="renew only section 6")
     arguments = parser.parse_args()
     runs, labels = arguments.runs, [method["label"] for method in comparison.METHODS]
     if unknown := [label for label in arguments.rows or () if label not in labels]:
         parser.error(f"--rows: {unknown[0]!r} is not one of {', '.join(map(repr, labels))}")
     jax.config.update("jax_num_cpu_devices", os.cpu_count() or 1)
     (DOCS / "figures").mkdir(exist_ok=True)
-    if arguments.rows:
-        results = run_all(runs, comparison.experiments(arguments.rows))
+    if arguments.rows or arguments.fresh:
         tables = standing_tables((DOCS / "results.md").read_text(encoding="utf-8"))
-        tables |= comparison.renewed(results, arguments.rows, tables)
+        if arguments.rows:
+            tables |= comparison.renewed(run_all(runs, comparison.experiments(arguments.rows)), arguments.rows, tables)
+        if arguments.fresh:
+            tables |= fresh.tables(run_all(runs, fresh.experiments()))
     else:
         tables = all_tables(run_all(runs, experiments(runs)))
         for name in ("counterexample", "zipf", "label"):

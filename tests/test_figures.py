@@ -14,7 +14,7 @@ from fedpbc.plots.choice import shown_metrics
 from fedpbc.plots.palette import COLORS, MARKERS, RESERVED
 from fedpbc.plots.runs import MAX_POINTS, draw
 from fedpbc.plots.style import save
-from fedpbc.plots.tables import terminal
+from fedpbc.plots.tables import table_columns, terminal
 from fedpbc.runs.directory import read_run
 from fedpbc.runs.runner import run
 
@@ -86,6 +86,13 @@ def test_short_runs_still_give_a_figure(table, tmp_path):
     read = finished(table, tmp_path, figure=look, rounds=3)
     assert shown_metrics([read]) == ["grad_norm"]
     assert draw([read]).axes[0].lines[0].get_xdata().tolist() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("figure", [{}, {"models": ["mean"]}])
+def test_a_run_without_the_mean_model_is_drawn(table, tmp_path, figure):
+    read = finished(table, tmp_path, metrics=["server"], rounds=3, figure=figure)
+    assert len(draw([read]).axes[0].lines) == len(table["algorithms"])
+    assert table_columns([read])[0] == "server_grad_norm"
 
 
 def test_long_runs_are_thinned(table, tmp_path):

@@ -41,6 +41,16 @@ def test_markov_starts_from_its_stationary_law():
     assert np.all(np.abs(active.mean(axis=1) - 0.2) < SIGMAS * np.sqrt(0.16 / m))
 
 
+def test_each_client_may_have_a_memory_of_its_own():
+    memory = np.array([0.0, 0.5, 0.8, 0.93])
+    active, _ = run_links(markov.function(context(4), prob=P, memory=memory), ROUNDS)
+    assert np.all(np.abs(active.mean(axis=0) - P) < SIGMAS * standard_error(P, ROUNDS, memory))
+    error = SIGMAS * 3 * standard_error(P, ROUNDS, memory) / np.sqrt(P * (1 - P))
+    assert np.all(np.abs(autocorrelation(active, P) - memory) < error)
+    with pytest.raises(BadOption, match=r"memory = .*: is 1.2 for client 1, must be in \[0, 1\]"):
+        markov.function(context(2), prob=0.5, memory=np.array([0.1, 1.2]))
+
+
 def test_markov_goes_on_when_the_probability_varies():
     m, memory = 20_000, 0.6
     varying = staircase.function(context(m), low=0.25, half_period=5)

@@ -13,7 +13,7 @@ from link_helpers import context, run_links
 from fedpbc.errors import BadOption
 from fedpbc.io.participation import read_trace
 from fedpbc.links.bernoulli import bernoulli, draw
-from fedpbc.links.common.probability import by_label, by_trait, two_groups, vector, zipf
+from fedpbc.links.common.probability import by_label, by_trait, spread, two_groups, vector, zipf
 from fedpbc.links.trace import trace
 from fedpbc.problems.synthetic import synthetic
 
@@ -86,6 +86,20 @@ def test_by_trait_gives_the_lower_half_the_low_probability():
     np.testing.assert_array_equal(by_trait.function(ctx, low=0.1, high=0.9), [0.9, 0.1, 0.9, 0.1, 0.9, 0.1])
     with pytest.raises(BadOption, match="unknown trait; allowed: mean_label"):
         by_trait.function(ctx, trait="height")
+
+
+def test_spread_is_evenly_spaced_in_the_order_of_a_trait_or_of_the_seed():
+    ctx = context(4)
+    traits = {"size": np.array([3, 9, 1, 5])}
+    ctx = dataclasses.replace(ctx, problem=dataclasses.replace(ctx.problem, client_traits=traits))
+    np.testing.assert_allclose(spread.function(ctx, low=0.2, high=0.8, trait="size"), [0.4, 0.8, 0.2, 0.6])
+    with pytest.raises(BadOption, match="unknown trait; allowed: size"):
+        spread.function(ctx, low=0.2, high=0.8, trait="height")
+    drawn = [spread.function(context(50, seed=seed), low=0.2, high=0.8) for seed in (0, 0, 1)]
+    np.testing.assert_allclose(np.sort(drawn[0]), np.linspace(0.2, 0.8, 50))
+    np.testing.assert_array_equal(drawn[0], drawn[1])
+    assert np.any(drawn[0] != drawn[2])
+    assert np.any(np.argsort(drawn[0]) != np.argsort(spread.function(context(50), low=0.5, high=0.9)))
 
 
 def test_by_trait_takes_only_traits_with_one_number_per_client():

@@ -40,7 +40,7 @@ back: fedpbc.Run = fedpbc.read_run("runs/mine")
 WRONG = {
     "fedpbc.links.markov(prob=0.2, memori=0.9)": "Unexpected keyword argument",
     "fedpbc.links.markov(prob=0.2)": "Missing named argument",
-    "fedpbc.links.markov(prob=0.2, memory='much')": "incompatible type",
+    "fedpbc.links.markov(prob=0.2, memory=None)": "incompatible type",
     "fedpbc.algorithms.fedau(cutof=3)": "Unexpected keyword argument",
     "fedpbc.algorithms.fedau(cutoff='few')": "incompatible type",
     "fedpbc.models.mlp(hidden=3)": "incompatible type",

@@ -39,7 +39,7 @@ def gilbert_elliott(
     if np.any(stuck):
         client = int(np.argmax(stuck))
         raise BadOption("good_to_bad", 0.0, f"and bad_to_good are both 0 for client {client}, must not both be")
-    params = {name: compose(context, prob, None) for name, prob in probs.items()}
+    params = {name: compose(context, prob, None, name) for name, prob in probs.items()}
     return LinkProcess(params, _init, _step)
 
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numpy as np
-
 from fedpbc.core.lazy import jnp
-from fedpbc.core.schema import Context, Fraction, component
+from fedpbc.core.schema import Context, component
 from fedpbc.core.types import Array, Link, LinkProcess, TimeFunction
 from fedpbc.links.bernoulli import draw, key_of_init
 from fedpbc.links.common.probability import Prob
@@ -16,7 +14,7 @@ from fedpbc.links.common.variation import Varying, compose
 
 class _Params(NamedTuple):
     prob: TimeFunction
-    memory: Array
+    memory: TimeFunction
 
 
 class _State(NamedTuple):
@@ -26,15 +24,15 @@ class _State(NamedTuple):
 
 
 @component
-def markov(context: Context, *, prob: Prob, memory: Fraction, varying: Varying | None = None) -> LinkProcess:
-    """A Markov chain with stationary probability p_i whose autocorrelation at lag l is memory^l.
+def markov(context: Context, *, prob: Prob, memory: Prob, varying: Varying | None = None) -> LinkProcess:
+    """A Markov chain with stationary probability p_i whose autocorrelation at lag l is memory_i^l.
 
-    P(on | on) = memory + (1 - memory) p, P(on | off) = (1 - memory) p, started from the stationary law. When p
+    P(on | on) = memory + (1 - memory) p, P(on | off) = (1 - memory) p, started from the stationary law. ``memory`` is a
+    number in [0, 1], or one per client, given like ``prob``. When p
     varies the state stays and the transition probabilities change, so the probability of being on follows p
     late: q^t = memory q^(t-1) + (1 - memory) p^t, which is what is reported.
     """
-    base = compose(context, prob, varying)
-    return LinkProcess(_Params(base, np.asarray(memory, context.dtype)), _init, _step)
+    return LinkProcess(_Params(compose(context, prob, varying), compose(context, memory, None, "memory")), _init, _step)
 
 
 def _init(params: _Params, key: Array) -> _State:
@@ -43,9 +41,9 @@ def _init(params: _Params, key: Array) -> _State:
 
 
 def _step(params: _Params, key: Array, state: _State, t: Array) -> tuple[_State, Link]:
-    prob = params.prob.at(params.prob.params, t)
-    on = draw(key, follow(state.on, prob, params.memory))
-    share = follow(state.share, prob, params.memory)
+    prob, memory = (each.at(each.params, t) for each in params)
+    on = draw(key, follow(state.on, prob, memory))
+    share = follow(state.share, prob, memory)
     return _State(on, share), Link(on, share)
 
 

@@ -36,6 +36,7 @@ def shown_metrics(runs: Sequence[Run], asked: str | Sequence[str] | None = None)
 
 
 def models_of(run: Run) -> list[str]:
-    """Which models the experiment's figure shows."""
+    """Which models the experiment's figure shows: those it names, of those that were evaluated (``metrics``)."""
+    evaluated = [model for model in MODELS if any(column.startswith(f"{model}_") for column in run.columns)]
     wanted = run.table.get("figure", {}).get("models", MODELS)
-    return [model for model in MODELS if model in wanted]
+    return [model for model in evaluated if model in wanted] or evaluated

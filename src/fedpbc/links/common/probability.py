@@ -95,14 +95,29 @@ def by_trait(context: Context, *, low: Fraction = 0.1, high: Fraction = 0.9, tra
     ``trait`` is a fact the problem knows of its clients, e.g. ``mean_label`` or ``num_samples``. Not in the
     paper: it makes the bias of FedAvg visible, because who is heard depends on what is learnt.
     """
+    order = _by_trait(context, trait)
+    prob = np.full(len(order), high)
+    prob[order[: len(order) // 2]] = low
+    return prob
+
+
+def _by_trait(context: Context, trait: str) -> np.ndarray:
+    """The clients in the order of a trait, int[m]. Raises BadOption."""
     traits = {name: value for name, value in context.problem.client_traits.items() if np.ndim(value) == 1}
     if trait not in traits:
         wrong = "is no number per client" if trait in context.problem.client_traits else "unknown trait"
         known = ", ".join(traits) or "none for this problem"
         raise BadOption("trait", trait, f"{wrong}; allowed: {known}")
-    order = np.argsort(traits[trait], kind="stable")
-    prob = np.full(len(order), high)
-    prob[order[: len(order) // 2]] = low
+    return np.argsort(traits[trait], kind="stable")
+
+
+@component
+def spread(context: Context, *, low: Fraction, high: Fraction, trait: str | None = None) -> np.ndarray:
+    """Evenly spaced from ``low`` to ``high``, in the order of ``trait``, or else in one drawn from the seed."""
+    m = context.problem.num_clients
+    order = context.rng(f"spread from {low} to {high}").permutation(m) if trait is None else _by_trait(context, trait)
+    prob = np.empty(m)
+    prob[order] = np.linspace(low, high, m)
     return prob
 
 
@@ -167,6 +182,7 @@ PROBABILITIES = Kind(
         "file": file,
         "two_groups": two_groups,
         "zipf": zipf,
+        "spread": spread,
         "by_trait": by_trait,
         "by_label": by_label,
     },

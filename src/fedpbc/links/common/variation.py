@@ -176,23 +176,24 @@ VARIATIONS: Kind = Kind(
 Varying = Annotated[Variation | Component[Variation], VARIATIONS]
 
 
-def compose(context: Context, prob: Prob, varying: Varying | None) -> TimeFunction:
-    """p^t, [m], from base probabilities [m] or [T, m] and a variation: see the top of this file."""
-    table = _checked(prob, context.problem.num_clients).astype(context.dtype, copy=False)
+def compose(context: Context, prob: Prob, varying: Varying | None, option: str = "prob") -> TimeFunction:
+    """p^t, [m], from base probabilities, a number, [m] or [T, m], and a variation: see the top of this file."""
+    table = _checked(option, prob, context.problem.num_clients).astype(context.dtype, copy=False)
     return TimeFunction({"table": table, "varying": varying or none.function(context)}, _product)
 
 
-def _checked(prob: Any, m: int) -> np.ndarray:
+def _checked(option: str, prob: Any, m: int) -> np.ndarray:
     """Base probabilities, which may come from outside, as [T, m]. Raises BadOption."""
     try:
         table = np.atleast_2d(np.asarray(prob, np.float64))
+        table = np.repeat(table, m, axis=1) if np.ndim(prob) == 0 else table
     except (TypeError, ValueError):
-        raise BadOption("prob", prob, "must be numbers, one per client") from None
+        raise BadOption(option, prob, "must be numbers, one per client") from None
     if table.ndim != 2 or table.shape[1] != m or not len(table):
-        raise BadOption("prob", prob, f"has shape {np.shape(prob)}, must have one probability per client, ({m},)")
+        raise BadOption(option, prob, f"has shape {np.shape(prob)}, must have one probability per client, ({m},)")
     if not np.all((table >= 0) & (table <= 1)):
         t, i = np.argwhere(~((table >= 0) & (table <= 1)))[0]
-        raise BadOption("prob", prob, f"is {table[t, i]:g} for client {i}, must be in [0, 1]")
+        raise BadOption(option, prob, f"is {table[t, i]:g} for client {i}, must be in [0, 1]")
     return table
 
 
