@@ -8,7 +8,7 @@ import numpy as np
 
 from fedpbc.algorithms.common.broadcast import at_start, models
 from fedpbc.core.aggregation import masked_mean, select
-from fedpbc.core.schema import Context, NonNegativeInt, Positive, component
+from fedpbc.core.schema import Context, NonNegative, NonNegativeInt, Positive, component
 from fedpbc.core.types import Algorithm, Array, Cost, Round
 
 
@@ -22,15 +22,23 @@ class State(NamedTuple):
 
 
 @component
-def fedawe(context: Context, *, server_learning_rate: Positive = 1.0, clip: NonNegativeInt = 0) -> Algorithm:
+def fedawe(
+    context: Context,
+    *,
+    server_learning_rate: Positive = 1.0,
+    clip: NonNegativeInt = 0,
+    norm_limit: NonNegative = 0.0,
+) -> Algorithm:
     """Mean over the active of x_i + eta_g (t - tau_i) update_i, tau_i its last active round (arXiv 2409.17446).
 
-    ``clip``: the largest echo t - tau_i; 0: none. Without it a long absence multiplies one update by its length, and
-    links with memory make the model diverge at a constant step size. The authors' program (mingxiang12/FedAWE) limits
-    something else to the same end, the norm of the mean echoed update, to .5 (util/util.py), and lets eta decay as
-    1/sqrt(t/10 + 1). Clients compute only while active, whatever ``compute`` says.
+    Without a limit a long absence multiplies one update by its length, and links with memory make the model diverge at
+    a constant step size. ``clip``: the largest echo t - tau_i (ours); 0: none. ``norm_limit``: the largest norm of the
+    mean of (t - tau_i) update_i, which is shortened to it; 0: none. The authors' program (mingxiang12/FedAWE,
+    util/util.py) runs with .5 and a decaying rate: ``norm_limit = 0.5`` and ``learning_rate = { name = "inverse_sqrt",
+    initial = 0.05, period = 10 }``. Clients compute only while active, whatever ``compute`` says.
     """
     params = {
+        "limit": np.asarray(norm_limit or np.inf, context.dtype),
         "rate": context.number("server_learning_rate", server_learning_rate),
         "clip": np.int32(clip or np.iinfo(np.int32).max),
     }
@@ -50,18 +58,33 @@ def echo(models: Array, update: Array, rate: Array, rounds_away: Array) -> Array
     return models + (rate * rounds_away)[:, None].astype(models.dtype) * update
 
 
+def share_within(vector: Array, limit: Array) -> Array:
+    """min(1, limit / |v|) of a vector [d].
+
+    >>> float(share_within(np.array([3.0, 4.0]), 2.5)), float(share_within(np.array([3.0, 4.0]), 6.0))
+    (0.5, 1.0)
+    """
+    xp = vector.__array_namespace__()
+    norm = xp.sqrt(xp.sum(vector * vector))
+    return xp.where(norm > limit, limit / xp.where(norm > limit, norm, 1), 1)
+
+
 def _round(params: dict[str, Array], state: State, round: Round) -> State:
     """x^(t+1) = mean over A^t of the echoes; x_i = x^(t+1) and tau_i = t for i in A^t; the others keep x_i.
 
     Order: use tau_i, then update it: the echo of round t is t - tau_i with the tau_i from before the round, 1 for a
     client that was active in t - 1. Source: their program (varying_awe.py: the count starts at 1, multiplies the
     update, and is set back to 1 afterwards; not compared with the text of the paper). An empty A^t leaves everything
-    as it is.
+    as it is. The norm that is limited is that of the mean over A^t of (t - tau_i) Delta_i, before eta_g, as there; eta_g
+    times the share that is left has the same effect.
     """
     active, xp = round.link.active, state.clients.__array_namespace__()
     trained = select(active, round.train(state.clients), state.clients)
     away = xp.minimum(round.index - state.last, params["clip"])
-    echoes = echo(state.clients, trained - state.clients, params["rate"], away)
+    update = trained - state.clients
+    mean_echo = masked_mean(update * away[:, None].astype(update.dtype), active, otherwise=state.server * 0)
+    rate = params["rate"] * share_within(mean_echo, params["limit"])
+    echoes = echo(state.clients, update, rate, away)
     server = masked_mean(echoes, active, otherwise=state.server)
     clients = select(active & round.link.receives, server, trained)
     return State(server, clients, xp.where(active, round.index, state.last))
