@@ -73,7 +73,6 @@ VARIANTS: list[dict[str, Any]] = [
     {"name": "debiased_fedavg"},
     {"name": "fedstale"},
     {"name": "fedstale", "weights": "mean", "beta": 1},
-    {"name": "fedstale", "weights": "known"},
     {"name": "focus", "server_learning_rate": 0.1},
     {"name": "area"},
     {"name": "area", "memory": "server"},

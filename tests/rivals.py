@@ -432,8 +432,8 @@ class FedVARP(Broadcast):
 
 
 class FedStale(Broadcast):
-    """FedStale: v = (1 - beta) fresh + beta (hbar + sum_A w_i (Delta_i - h_i)), fresh = sum_A w_i Delta_i, hbar = mean of
-    all h_i; x+ = x + eta_g v; then h_i <- Delta_i in A. h_i = 0 at the start. w_i: those of a rule that weighs updates.
+    """FedStale: v = (1 - beta) fresh + beta (hbar + sum_A w_i (Delta_i - h_i)), fresh = sum_A w_i Delta_i, hbar = mean
+    of all h_i; x+ = x + eta_g v; then h_i <- Delta_i in A. h_i = 0 at the start. w_i: those of a rule that weighs.
 
     Empty A: x + eta_g beta hbar, unless the w_i are 1/|A|: then x. The rule sees every round. Cool-down: x, h_i stay.
     """
@@ -570,8 +570,8 @@ class FedVARPDifferences(Differences):
 
 
 class FOCUS(Differences):
-    """FOCUS: client keeps g_i (0 at the start), its last gradient. i in A: z = x, u = 0; s times: z -= eta u, g = gradient
-    at z, u += g - g_i, g_i <- g. Server: y += sum over A of u (y = 0 at the start), x+ = x - eta_g eta y.
+    """FOCUS: client keeps g_i (0 at the start), its last gradient. i in A: z = x, u = 0; s times: z -= eta u, g =
+    gradient at z, u += g - g_i, g_i <- g. Server: y += sum over A of u (y = 0 at the start), x+ = x - eta_g eta y.
 
     Nobody in A or cool-down: x and y stay. Client models: what was received last. Who is not reached begins there.
     Epochs as in the other methods of differences, with g_i = h_i; y = 0 when one begins. Whom the broadcast reaches

@@ -28,7 +28,7 @@ def debiased_fedavg(context: Context, *, server: Server | None = None) -> Algori
     Made for participation that is correlated in time: f_i tends to the stationary probability of i whatever the
     correlation. Nothing is cut off: the first update of a client that was away for L rounds weighs L + 1.
     """
-    return weighted(Weighting((), init, weights), server)
+    return weighted(WEIGHTING, server)
 
 
 def init(params: Any, num_clients: int, dtype: Any) -> Heard:
@@ -56,3 +56,6 @@ def weights(params: Any, state: Heard, link: Link, t: Array) -> tuple[Heard, Arr
     now = (t + 1) / xp.maximum(count, 1).astype(state.weight.dtype)
     weight = xp.where(link.active, now, state.weight).astype(state.weight.dtype)
     return Heard(count, weight), weight / link.active.shape[0]
+
+
+WEIGHTING = Weighting((), init, weights)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fedpbc.algorithms.common.broadcast import at_start, models
-from fedpbc.core.aggregation import masked_mean, select
+from fedpbc.core.aggregation import masked_mean, select, weighted_sum
 from fedpbc.core.schema import Context, NonNegative, NonNegativeInt, Positive, component
 from fedpbc.core.types import Algorithm, Array, Cost, Round
 
@@ -38,11 +38,12 @@ def fedawe(
     initial = 0.05, period = 10 }``. Clients compute only while active, whatever ``compute`` says.
     """
     params = {
-        "limit": np.asarray(norm_limit or np.inf, context.dtype),
         "rate": context.number("server_learning_rate", server_learning_rate),
         "clip": np.int32(clip or np.iinfo(np.int32).max),
+        "limit": np.asarray(norm_limit, context.dtype),
     }
-    return Algorithm(params, _init, _round, models, _forget, Cost(client=1, broadcast=False))
+    round = _round_limited if norm_limit else _round
+    return Algorithm(params, _init, round, models, _forget, Cost(client=1, broadcast=False))
 
 
 def _init(params: dict[str, Array], x0: Array, num_clients: int) -> State:
@@ -75,19 +76,39 @@ def _round(params: dict[str, Array], state: State, round: Round) -> State:
     Order: use tau_i, then update it: the echo of round t is t - tau_i with the tau_i from before the round, 1 for a
     client that was active in t - 1. Source: their program (varying_awe.py: the count starts at 1, multiplies the
     update, and is set back to 1 afterwards; not compared with the text of the paper). An empty A^t leaves everything
-    as it is. The norm that is limited is that of the mean over A^t of (t - tau_i) Delta_i, before eta_g, as there; eta_g
-    times the share that is left has the same effect.
+    as it is.
     """
-    active, xp = round.link.active, state.clients.__array_namespace__()
+    active, away = round.link.active, _away(params, state, round)
     trained = select(active, round.train(state.clients), state.clients)
-    away = xp.minimum(round.index - state.last, params["clip"])
-    update = trained - state.clients
-    mean_echo = masked_mean(update * away[:, None].astype(update.dtype), active, otherwise=state.server * 0)
-    rate = params["rate"] * share_within(mean_echo, params["limit"])
-    echoes = echo(state.clients, update, rate, away)
-    server = masked_mean(echoes, active, otherwise=state.server)
-    clients = select(active & round.link.receives, server, trained)
-    return State(server, clients, xp.where(active, round.index, state.last))
+    echoes = echo(state.clients, trained - state.clients, params["rate"], away)
+    return _after(state, round, trained, masked_mean(echoes, active, otherwise=state.server))
+
+
+def _round_limited(params: dict[str, Array], state: State, round: Round) -> State:
+    """As ``_round`` with x^(t+1) = mean over A^t of x_i + eta_g v, v the mean of the (t - tau_i) Delta_i, shortened.
+
+    Source: their program (util/util.py, ``accumulation``: the mean is shortened before ``lr_global`` multiplies it).
+    """
+    active, away = round.link.active, _away(params, state, round)
+    trained, xp = round.train(state.clients), state.clients.__array_namespace__()
+    count = xp.maximum(xp.sum(active), 1).astype(trained.dtype)
+    mean = weighted_sum(trained - state.clients, away / count, active)
+    step = params["rate"] * share_within(mean, params["limit"]) * mean
+    server = masked_mean(state.clients, active, otherwise=state.server) + step
+    return _after(state, round, select(active, trained, state.clients), server)
+
+
+def _away(params: dict[str, Array], state: State, round: Round) -> Array:
+    """How often each client echoes, int[m]."""
+    return state.last.__array_namespace__().minimum(round.index - state.last, params["clip"])
+
+
+def _after(state: State, round: Round, trained: Array, server: Array) -> State:
+    """The active that are reached go on from x^(t+1), the others from their own."""
+    active, xp = round.link.active, trained.__array_namespace__()
+    return State(
+        server, select(active & round.link.receives, server, trained), xp.where(active, round.index, state.last)
+    )
 
 
 def _forget(params: dict[str, Array], state: State, lost: Array, x0: Array, t: Array) -> State:

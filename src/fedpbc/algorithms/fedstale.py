@@ -9,8 +9,7 @@ import numpy as np
 from fedpbc.algorithms.common.broadcast import at_start, broadcast_and_train, forget, heard, models, nothing_known
 from fedpbc.algorithms.common.weighting import no_memory
 from fedpbc.algorithms.differences import mean_with
-from fedpbc.algorithms.fedau import init as first_intervals
-from fedpbc.algorithms.fedau import weights as interval_weights
+from fedpbc.algorithms.fedau import weighting as intervals
 from fedpbc.algorithms.fedavg import WEIGHTING as MEAN
 from fedpbc.algorithms.fedavg_known import weights as known_weights
 from fedpbc.core.aggregation import select, weighted_sum
@@ -47,7 +46,7 @@ def fedstale(
     they are here. beta = 0 is then fedavg_known, fedau or fedavg. The server keeps the h_i (m models).
     """
     weighting = {
-        "intervals": Weighting(np.int32(cutoff or np.iinfo(np.int32).max), first_intervals, interval_weights),
+        "intervals": intervals(cutoff),
         "known": Weighting((), no_memory, known_weights),
         "mean": MEAN,
     }[weights]

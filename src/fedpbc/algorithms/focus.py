@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numpy as np
-
 from fedpbc.algorithms.common.broadcast import at_start, heard, models
 from fedpbc.algorithms.differences import Kept, exchange, forget_own, mean_with, nothing_kept, up_to_date
 from fedpbc.core.aggregation import select
@@ -44,6 +42,7 @@ def _init(rate: Array, x0: Array, num_clients: int) -> State:
 def step(server: Array, mean: Array, length: Array, num_clients: int) -> Array:
     """x - eta_g eta y, with y = m times the mean of the latest gradients; ``length`` = eta_g eta.
 
+    >>> import numpy as np
     >>> step(np.array([1.0]), np.array([0.5]), 0.25, 4).tolist()
     [0.5]
     """
