@@ -106,9 +106,8 @@ def _away(params: dict[str, Array], state: State, round: Round) -> Array:
 def _after(state: State, round: Round, trained: Array, server: Array) -> State:
     """The active that are reached go on from x^(t+1), the others from their own."""
     active, xp = round.link.active, trained.__array_namespace__()
-    return State(
-        server, select(active & round.link.receives, server, trained), xp.where(active, round.index, state.last)
-    )
+    clients = select(active & round.link.receives, server, trained)
+    return State(server, clients, xp.where(active, round.index, state.last))
 
 
 def _forget(params: dict[str, Array], state: State, lost: Array, x0: Array, t: Array) -> State:
