@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import rivals
 from stepwise import random_trace
+from test_rivals_memory import cost
 from test_rivals_oracle import Matrices
 
 from fedpbc.algorithms import ALGORITHMS
@@ -136,6 +137,20 @@ def test_a_gradient_that_focus_loses_does_not_bias_for_ever():
     assert int(state.kept.server_epoch) >= 2
     assert np.abs(models[-1] - PROBLEM.solution).max() < 1e-9
     np.testing.assert_allclose(played(options, LINKS, lost=LOST)[0], wanted(rivals.FOCUS(0.2), lost=LOST), atol=1e-11)
+
+
+def test_what_they_cost():
+    """Models up, down, on the server, there per client, on a client; numbers beside them."""
+    found = {name: cost({"name": name}) for name in ("debiased_fedavg", "fedstale", "focus")}
+    counted = {k: (c.up, c.down, c.server, c.server_per_client, c.client, *c.scalars) for k, c in found.items()}
+    assert counted == {
+        "debiased_fedavg": (1, 1, 1, 0, 0, 0, 0),
+        "fedstale": (1, 1, 2, 1, 0, 0, 0),
+        "focus": (1, 1, 2, 0, 1, 1, 1),
+    }
+    assert found["focus"].needs.startswith("a hook in the local gradient")
+    assert "p_i^t" in cost({"name": "fedstale", "weights": "known"}).needs
+    assert not cost({"name": "fedstale"}).needs
 
 
 def test_the_norm_limit_is_one():
