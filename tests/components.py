@@ -72,7 +72,6 @@ VARIANTS: list[dict[str, Any]] = [
     {"name": "fedvarp", "memory": "client"},
     {"name": "debiased_fedavg"},
     {"name": "fedstale"},
-    {"name": "fedstale", "weights": "mean", "beta": 1},
     {"name": "focus", "server_learning_rate": 0.1},
     {"name": "area"},
     {"name": "area", "memory": "server"},
