@@ -29,7 +29,7 @@ def focus(context: Context, *, server_learning_rate: Positive = 1.0) -> Algorith
     active of u. So s gradients and s - 1 moves: the first u is 0. ``server_learning_rate`` (eta_g): 1 in the authors'
     program, which has small eta; as y is a sum, a step goes m eta_g / s times as far as s plain steps do, and s/m makes
     them equal. Long steps are fast, and do not survive links with memory. Minibatches: g_i is of the last one alone,
-    so noise is not averaged over s steps. A client that loses its g_i makes everybody's start from 0 again (ours; the paper loses nothing).
+    so noise is not averaged over s steps. A client that loses its g_i makes everybody's start from 0 again (ours).
     """
     cost = Cost(scalars=(1, 1), server=2, client=1, needs="a hook in the local gradient, eta on the server")
     return Algorithm(context.number("server_learning_rate", server_learning_rate), _init, _round, models, _forget, cost)
