@@ -291,6 +291,26 @@ class FedAU(Weighting):
                 waited[i] = 0
 
 
+class DebiasedFedAvg(Weighting):
+    """Debiased FedAvg: n_i = rounds so far in which i was heard, this one included; f_i = n_i/(t + 1); w_i = 1/(m f_i).
+
+    Every round counts, empty ones and those of the cool-down too.
+    """
+
+    def rule_memory(self, m: int) -> dict:
+        """Who was heard in every round so far."""
+        return {"history": []}
+
+    def weights(self, r: Round, memory: dict) -> dict[int, float]:
+        """One over m times the share of rounds in which i was heard."""
+        rounds = [*memory["history"], r.active]
+        return {i: 1 / (r.m * (sum(i in heard for heard in rounds) / len(rounds))) for i in r.active}
+
+    def update_rule(self, r: Round, memory: dict) -> None:
+        """One more round."""
+        memory["history"].append(list(r.active))
+
+
 class F3AST(Weighting):
     """F3AST: S = up to K clients of A with the smallest r_i. First r <- (1-beta) r + beta 1_S, for all clients and in
     every round; then w_i = 1/(m r_i) for i in S with the new r, else 0.
@@ -411,6 +431,36 @@ class FedVARP(Broadcast):
         return server
 
 
+class FedStale(Broadcast):
+    """FedStale: v = (1 - beta) fresh + beta (hbar + sum_A w_i (Delta_i - h_i)), fresh = sum_A w_i Delta_i, hbar = mean
+    of all h_i; x+ = x + eta_g v; then h_i <- Delta_i in A. h_i = 0 at the start. w_i: those of a rule that weighs.
+
+    Empty A: x + eta_g beta hbar, unless the w_i are 1/|A|: then x. The rule sees every round. Cool-down: x, h_i stay.
+    """
+
+    def __init__(self, beta: float, rule: Weighting, eta_g: float = 1.0):
+        self.beta, self.rule, self.eta_g = beta, rule, eta_g
+
+    def memory(self, m: int, x0: np.ndarray) -> dict:
+        """The table and what the rule remembers."""
+        return {"h": [np.zeros_like(x0)] * m, **self.rule.rule_memory(m)}
+
+    def aggregate(self, r: Round, server: np.ndarray, delta: list, memory: dict) -> np.ndarray:
+        """The step with the old table, then the new table."""
+        weights = self.rule.weights(r, memory)
+        if r.training and (r.active or not isinstance(self.rule, FedAvg)):
+            fresh, change = np.zeros_like(server), np.zeros_like(server)
+            for i, w in weights.items():
+                fresh = fresh + w * delta[i]
+                change = change + w * (delta[i] - memory["h"][i])
+            varied = sum(memory["h"]) / r.m + change
+            server = server + self.eta_g * ((1 - self.beta) * fresh + self.beta * varied)
+            for i in r.active:
+                memory["h"][i] = delta[i]
+        self.rule.update_rule(r, memory)
+        return server
+
+
 class AREA(Broadcast):
     """AREA: client keeps its last result y_i (x0 at the start); i in A: z_i = s plain steps; then
     x+ = x + 1/m sum_A (z_i - y_i), y_i <- z_i: x is the mean of all y_i. Empty A or cool-down: nothing.
@@ -517,6 +567,53 @@ class FedVARPDifferences(Differences):
         if not counted:
             return server
         return server + self.eta_g * (before + sum(counted.values()) / len(counted))
+
+
+class FOCUS(Differences):
+    """FOCUS: client keeps g_i (0 at the start), its last gradient. i in A: z = x, u = 0; s times: z -= eta u, g =
+    gradient at z, u += g - g_i, g_i <- g. Server: y += sum over A of u (y = 0 at the start), x+ = x - eta_g eta y.
+
+    Nobody in A or cool-down: x and y stay. Client models: what was received last. Who is not reached begins there.
+    Epochs as in the other methods of differences, with g_i = h_i; y = 0 when one begins. Whom the broadcast reaches
+    with an old epoch has g_i = 0 before its steps.
+    """
+
+    def __init__(self, eta_g: float = 1.0):
+        self.eta_g = eta_g
+
+    def memory(self, m: int, x0: np.ndarray) -> dict:
+        """y, and what the local steps of a round make: u and the gradient seen last."""
+        return {**super().memory(m, x0), "y": np.zeros_like(x0), "u": {}, "seen": {}}
+
+    def round(self, r: Round, server: np.ndarray, clients: list, memory: dict) -> tuple[np.ndarray, list]:
+        """Clients keep what they received and not where their steps led."""
+        for i in r.reached:
+            if memory["epoch"][i] not in (-1, memory["E"]):
+                memory["h"][i], memory["epoch"][i] = np.zeros_like(server), memory["E"]
+        after, _ = super().round(r, server, clients, memory)
+        return after, [server if i in r.reached else clients[i] for i in range(r.m)]
+
+    def step(self, r: Round, i: int, k: int, x: np.ndarray, start: np.ndarray, memory: dict) -> np.ndarray:
+        """One pass: move along u, then look how the gradient changed."""
+        if k == 0:
+            memory["u"][i], memory["seen"][i] = np.zeros_like(x), memory["h"][i]
+        x = x - r.eta * memory["u"][i]
+        g = r.grad(i, k, x)
+        memory["u"][i] = memory["u"][i] + g - memory["seen"][i]
+        memory["seen"][i] = g
+        return x
+
+    def aggregate(self, r: Round, server: np.ndarray, delta: list, memory: dict) -> np.ndarray:
+        """y with what was pushed, then the step."""
+        if not (r.active and r.training):
+            return server
+        epoch = memory["E"]
+        counted, _, _ = self.exchange(r, {i: memory["seen"][i] for i in r.active}, memory)
+        y = memory["y"]
+        for i in counted:
+            y = y + memory["u"][i]
+        memory["y"] = y if memory["E"] == epoch else np.zeros_like(y)
+        return server - self.eta_g * r.eta * y
 
 
 class Scaffold(Broadcast):
@@ -810,10 +907,12 @@ class FedAWE(Method):
 
     i in A that the downlink reaches receive x+, the rest of A keep x_i^(t,s), not their report. tau_i = t for i in
     A. Cool-down: Delta_i = 0, all else goes on. Lost: x_i = x0, tau_i = t - 1. Empty A: the server stays.
+
+    norm_limit L > 0: x+ = mean of x_i + eta_g v over A, v = mean of min(t - tau_i, clip) Delta_i, shortened to norm L.
     """
 
-    def __init__(self, eta_g: float = 1.0, clip: float = 0):
-        self.eta_g, self.clip = eta_g, clip
+    def __init__(self, eta_g: float = 1.0, clip: float = 0, norm_limit: float = 0):
+        self.eta_g, self.clip, self.norm_limit = eta_g, clip, norm_limit
 
     def memory(self, m: int, x0: np.ndarray) -> dict:
         """tau_i."""
@@ -827,6 +926,7 @@ class FedAWE(Method):
         """Local steps of A, echoed reports, mean, multicast."""
         after = list(clients)
         reports = list(clients)
+        innovations = [np.zeros_like(server)] * r.m
         for i in r.active:
             x = clients[i]
             if r.training:
@@ -836,10 +936,16 @@ class FedAWE(Method):
             if self.clip > 0:
                 echo = min(echo, self.clip)
             reports[i] = clients[i] + self.eta_g * echo * (x - clients[i])
+            innovations[i] = echo * (x - clients[i])
             after[i] = x
             memory["tau"][i] = r.t
         if r.active:
             server = mean_over(r.active, reports)
+            if self.norm_limit > 0:
+                v = mean_over(r.active, innovations)
+                longer = np.linalg.norm(v) > self.norm_limit
+                v = v / np.linalg.norm(v) * self.norm_limit if longer else v
+                server = mean_over(r.active, clients) + self.eta_g * v
             for i in r.active:
                 if i in r.reached:
                     after[i] = server
@@ -947,13 +1053,16 @@ METHODS = {
     "fedavg": FedAvg,
     "fedavg_all": FedAvgAll,
     "fedavg_known": FedAvgKnown,
+    "debiased_fedavg": DebiasedFedAvg,
     "fedau": FedAU,
     "f3ast": F3AST,
     "fedprox": FedProx,
     "amplified_fedavg": AmplifiedFedAvg,
     "mifa": MIFA,
     "fedvarp": FedVARP,
+    "fedstale": FedStale,
     "area": AREA,
+    "focus": FOCUS,
     "scaffold": Scaffold,
     "fedfade": FedFade,
     "fedawe": FedAWE,

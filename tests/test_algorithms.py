@@ -47,8 +47,8 @@ def test_a_round_runs_on_numpy_arrays(name):
     link = Link(np.array([True, False, True, True]), np.full(m, 0.5))
     updates = np.random.default_rng(0).standard_normal((m, d))
 
-    def train(models, shift=None, proximal=None):
-        return models + updates
+    def train(models, shift=None, proximal=None, last_gradient=False):
+        return updates if last_gradient else models + updates
 
     round_ = Round(np.int32(0), link, np.float64(0.1), np.int32(2), np.ones(m, bool), train)
     after = algorithm.models(algorithm.round(algorithm.params, state, round_))
@@ -123,6 +123,14 @@ BY_HAND = {
     "fedawe, clip 1": Three(
         {"name": "fedawe", "clip": 1}, rivals.FedAWE(clip=1), [(1, None), (1, 2), (None, 2)], [1, 2, 4]
     ),
+    # FedAWE, norms up to 1. t=0: 0 + 1 = 1. t=1: mean of x_i = (1 + 0)/2, mean echo (1*1 + 2*2)/2 = 5/2, cut to 1: 3/2.
+    # t=2: 3/2 + (2 - 1)*2 = 2 cut to 1: 5/2.
+    "fedawe, norm 1": Three(
+        {"name": "fedawe", "norm_limit": 1.0},
+        rivals.FedAWE(norm_limit=1),
+        [(1, None), (1, 2), (None, 2)],
+        [1, 1.5, 2.5],
+    ),
     # FedAWE, client 1 loses all before t=2. t=0: x = 1, tau = (0, -1). t=2: 0: 1 + (2 - 0)*1 = 3; 1, as if it had been
     # active in t=1: 0 + (2 - 1)*2 = 2: x = 5/2. (With its old clock 0 + (2 - (-1))*2 = 6, and x = 9/2.)
     "fedawe, lost": Three(
@@ -140,6 +148,26 @@ BY_HAND = {
     # t=1: x = 1 + 1/2 + (2 - 0) = 7/2; y = (1, 2), ybar = 3/2.
     # t=2: x = 7/2 + 3/2 + ((3 - 1) + (4 - 2))/2 = 7. (Updated first, t=0 would give 1/2 + 0 = 1/2.)
     "fedvarp": Three({"name": "fedvarp"}, rivals.FedVARP(), [(1, None), (None, 2), (3, 4)], [1, 3.5, 7]),
+    # Debiased FedAvg. t=0: f_0 = 1/1: x = 0 + 1/2 = 1/2. t=1: f = (2/2, 1/2): x = 1/2 + (1/1 + 2/(1/2))/2 = 3.
+    # t=2: f_1 = 2/3: x = 3 + 2/(2/3)/2 = 9/2. (With the shares of before, t=1 would divide by f_1 = 0.)
+    "debiased": Three(
+        {"name": "debiased_fedavg"}, rivals.DebiasedFedAvg(), [(1, None), (1, 2), (None, 2)], [0.5, 3, 4.5]
+    ),
+    # FedStale, beta = 1/2, w = 1/|A|, h = (0, 0). t=0: x = 0 + 0 + (1 - 0) = 1; h = (1, 0), hbar = 1/2.
+    # t=1: x = 1 + 1/4 + (2 - 0) = 13/4; h = (1, 2), hbar = 3/2.
+    # t=2: x = 13/4 + 3/4 + ((3 - 1/2) + (4 - 1))/2 = 27/4. (FedVARP gives 1, 7/2, 7, FedAvg 1, 3, 13/2.)
+    "fedstale": Three(
+        {"name": "fedstale", "weights": "mean"},
+        rivals.FedStale(0.5, rivals.FedAvg()),
+        [(1, None), (None, 2), (3, 4)],
+        [1, 3.25, 6.75],
+    ),
+    # FOCUS, eta = 1, gradients -Delta_i, y = 0. t=0: y = -1: x = 1. t=1: y = -1 - 2 = -3: x = 4.
+    # t=2: 0 pushes -3 + 1 = -2: y = -5: x = 9. (The mean over A would be 1, 3, 6.)
+    "focus": Three({"name": "focus"}, rivals.FOCUS(), [(1, None), (None, 2), (3, None)], [1, 4, 9]),
+    # the same, client 1 loses g_1 before t=2, in which only it is heard: nothing it pushes counts, y = -3: x = 7, and
+    # then y = 0.
+    "focus, lost": Three({"name": "focus"}, rivals.FOCUS(), [(1, None), (None, 2), (None, 4)], [1, 4, 7], lost=(2, 1)),
     # AREA, y = (0, 0), z_i = x + Delta_i. t=0: z_0 = 1: x = 0 + (1 - 0)/2 = 1/2; y = (1, 0).
     # t=1: z = (3/2, 5/2): x = 1/2 + (3/2 - 1 + 5/2 - 0)/2 = 2 = the mean of y = (3/2, 5/2).
     # t=2: z_1 = 4: x = 2 + (4 - 5/2)/2 = 11/4.
@@ -207,7 +235,9 @@ def test_three_rounds_by_hand(case):
             np.float64(eta[t]),
             np.int32(1),
             active,
-            lambda models, shift=None, proximal=None, step=step: models + step,
+            lambda models, shift=None, proximal=None, last_gradient=False, step=step, eta=eta[t]: (
+                -step / eta if last_gradient else models + step
+            ),
         )
         state = algorithm.round(algorithm.params, state, round_)
         found.append(algorithm.models(state).server[0])

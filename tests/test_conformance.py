@@ -17,7 +17,8 @@ from fedpbc.problems import PROBLEMS
 from fedpbc.testing import check_algorithm, check_links, check_problem
 from fedpbc.testing.common import experiment_of, run_small
 
-LIKE_FEDAVG = {"fedavg_all", "fedavg_known", "area", "fedau", "f3ast", "mifa", "fedvarp", "fedawe", "fedpbc"}
+LIKE_FEDAVG = {"fedavg_all", "fedavg_known", "debiased_fedavg", "area", "fedau", "f3ast"}
+LIKE_FEDAVG |= {"mifa", "fedvarp", "fedstale", "fedawe", "fedpbc"}
 LIKE_SCAFFOLD = {"scaffold", "fedfade", "fedpbc_corrected"}
 
 
@@ -31,7 +32,7 @@ def test_every_registered_component_is_tested_here():
 
 def like(variant: dict[str, Any]) -> str | None:
     """What a method is when everybody is active: by the papers, FedAvg or SCAFFOLD, or neither."""
-    if variant.get("slots") or "server" in variant or type(variant.get("fading")) is float:
+    if {"slots", "server", "norm_limit"} & variant.keys() or type(variant.get("fading")) is float:
         return None
     if variant["name"] in LIKE_SCAFFOLD:
         return "scaffold" if variant.get("apply") != "around" else None

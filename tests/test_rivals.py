@@ -62,6 +62,9 @@ CASES = {
     "scaffold by server": Case({"name": "scaffold", "controls": "server"}, rivals.Scaffold(held_by_server=True)),
     "scaffold around": Case({"name": "scaffold", "apply": "around"}, rivals.Scaffold(around=True)),
     "scaffold with epochs": Case({"name": "scaffold", "epoch_reset": True}, rivals.Scaffold(epochs=True)),
+    "debiased": Case({"name": "debiased_fedavg"}, rivals.DebiasedFedAvg()),
+    "fedstale": Case({"name": "fedstale", "cutoff": 4}, rivals.FedStale(0.5, rivals.FedAU(4))),
+    "focus": Case({"name": "focus", "server_learning_rate": 0.3}, rivals.FOCUS(0.3)),
     "area": Case({"name": "area"}, rivals.AREA()),
     "area by server": Case({"name": "area", "memory": "server"}, rivals.AREA(held_by_server=True)),
     "fedfade": Case({"name": "fedfade", "cutoff": 4}, rivals.FedFade(cutoff=4)),
@@ -83,6 +86,9 @@ CASES = {
     "fedfade that fades at once": Case({"name": "fedfade", "fading": 0}, rivals.FedFade(0.0)),
     "fedawe": Case({"name": "fedawe", "server_learning_rate": 0.5}, rivals.FedAWE(0.5)),
     "fedawe clip": Case({"name": "fedawe", "clip": 3}, rivals.FedAWE(clip=3)),
+    "fedawe norm": Case(
+        {"name": "fedawe", "norm_limit": 2, "server_learning_rate": 0.5}, rivals.FedAWE(0.5, norm_limit=2)
+    ),
     "fedpbc": Case({"name": "fedpbc"}, rivals.FedPBC()),
     **{f"catch-up {k}": Case({"name": "fedpbc", "max_catchup": k}, rivals.FedPBCCatchUp(k)) for k in (1, 2, 5)},
     **{
@@ -179,9 +185,20 @@ def test_every_registered_algorithm_is_compared_here() -> None:
     assert {case.options["name"] for case in CASES.values()} == own(ALGORITHMS)
 
 
-@pytest.mark.parametrize("scenario", SCENARIOS)
-@pytest.mark.parametrize("compute", ["all", "active"])
-@pytest.mark.parametrize("case", CASES)
+UPDATES_ALONE = {"fedavg_known", "debiased", "fedstale", "fedawe norm"}
+"""They know Delta_i, whatever the steps were: linear gradients say all."""
+IN_NUMPY_TOO = {"debiased", "fedstale", "focus", "fedawe norm"}
+"""test_rival_facts.py compares these rules without compiling anything: here everything at once is enough."""
+RUNS = [
+    (case, compute, scenario)
+    for case in CASES
+    for compute in ("all", "active")
+    for scenario in SCENARIOS
+    if case not in IN_NUMPY_TOO or (compute, scenario) == ("all", "everything")
+]
+
+
+@pytest.mark.parametrize(("case", "compute", "scenario"), RUNS)
 def test_the_simulator_is_the_oracle(folder: Any, case: str, compute: str, scenario: str) -> None:
     run, lost = simulated(folder, case, compute, **SCENARIOS[scenario])
     states = expected(CASES[case].method, compute, lost, **SCENARIOS[scenario])
@@ -190,7 +207,19 @@ def test_the_simulator_is_the_oracle(folder: Any, case: str, compute: str, scena
 
 
 @pytest.mark.parametrize(
-    "case", ["fedau", "f3ast", "mifa", "fedvarp", "scaffold", "fedfade", "fedawe", "corrected light around"]
+    "case",
+    [
+        "fedau",
+        "f3ast",
+        "mifa",
+        "fedvarp",
+        "fedstale",
+        "focus",
+        "scaffold",
+        "fedfade",
+        "fedawe",
+        "corrected light around",
+    ],
 )
 def test_memories_are_the_oracles_too(folder: Any, case: str) -> None:
     run, lost = simulated(folder, case, "all", **SCENARIOS["everything"])
@@ -200,6 +229,8 @@ def test_memories_are_the_oracles_too(folder: Any, case: str) -> None:
         "f3ast": [("weighting", "r")],
         "mifa": [("table", "G")],
         "fedvarp": [("table", "y"), ("mean", "ybar")],
+        "fedstale": [("table", "h"), ("weighting.weight", "w")],
+        "focus": [("kept.own", "h"), ("kept.mean", "hbar"), ("kept.epoch", "epoch")],
         "scaffold": [("control", "c"), ("controls", "c_i")],
         "fedfade": [("control", "c"), ("controls", "c_i"), ("intervals.weight", "w")],
         "fedawe": [("last", "tau")],
@@ -212,7 +243,7 @@ def test_memories_are_the_oracles_too(folder: Any, case: str) -> None:
             np.testing.assert_allclose(mine, np.array(state.extra[theirs]), rtol=1e-11, atol=1e-12)
 
 
-@pytest.mark.parametrize("case", [name for name in CASES if "without" not in name and name != "fedavg_known"])
+@pytest.mark.parametrize("case", [name for name in CASES if "without" not in name and name not in UPDATES_ALONE])
 def test_on_a_model_with_minibatches(tmp_path: Any, case: str) -> None:
     """Logistic regression, fresh minibatches, decaying rate, cool-down: gradients are not linear here."""
     experiment = synthetic_experiment(tmp_path, "", "all", minibatch="step", algorithms=[CASES[case].options])
@@ -269,6 +300,93 @@ class WithoutOneOverEta(rivals.MIFA):
 
     def aggregate(self, r: Any, server: Any, delta: Any, memory: Any) -> Any:
         return super().aggregate(r, server, [d * r.eta / ETA for d in delta], memory)
+
+
+class OwnRoundLeftOut(rivals.DebiasedFedAvg):
+    """Debiased FedAvg whose shares are those of before the round; this round's where there is none."""
+
+    def weights(self, r: Any, memory: Any) -> dict[int, float]:
+        before, now = memory["history"], super().weights(r, memory)
+        counts = {i: sum(i in heard for heard in before) for i in r.active}
+        return {i: len(before) / (r.m * counts[i]) if counts[i] else now[i] for i in r.active}
+
+
+class EveryRoundCountsThatHears(rivals.DebiasedFedAvg):
+    """Debiased FedAvg that leaves rounds without anybody out."""
+
+    def update_rule(self, r: Any, memory: Any) -> None:
+        if r.active:
+            super().update_rule(r, memory)
+
+
+class StaleAmongTheActive(rivals.FedStale):
+    """FedStale that takes all of h_i off a new update and gives beta of hbar back."""
+
+    def aggregate(self, r: Any, server: Any, delta: Any, memory: Any) -> Any:
+        weights, h = self.rule.weights(r, memory), list(memory["h"])
+        after = super().aggregate(r, server, delta, memory)
+        off = sum((w * h[i] for i, w in weights.items()), 0 * server)
+        return after - self.eta_g * (1 - self.beta) * off if r.training else after
+
+
+class RestsWhereNobodyIs(rivals.FedStale):
+    """FedStale that leaves empty rounds out, as the authors' program does."""
+
+    def aggregate(self, r: Any, server: Any, delta: Any, memory: Any) -> Any:
+        after = super().aggregate(r, server, delta, memory)
+        return after if r.active else server
+
+
+class OneMoreMove(rivals.FOCUS):
+    """FOCUS whose gradient is taken after as many moves as there are steps."""
+
+    def step(self, r: Any, i: int, k: int, x: Any, start: Any, memory: Any) -> Any:
+        x = super().step(r, i, k, x, start, memory)
+        if k < r.steps - 1:
+            return x
+        return super().step(r, i, k + 1, x, start, memory)
+
+
+class MeanGradient(rivals.FOCUS):
+    """FOCUS whose g_i is the mean gradient of the local steps, as SCAFFOLD's."""
+
+    def step(self, r: Any, i: int, k: int, x: Any, start: Any, memory: Any) -> Any:
+        x = super().step(r, i, k, x, start, memory)
+        total = memory.setdefault("total", {})
+        total[i] = memory["seen"][i] + (total[i] if k else 0)
+        if k == r.steps - 1:
+            memory["u"][i] = memory["u"][i] - memory["seen"][i] + total[i] / r.steps
+            memory["seen"][i] = total[i] / r.steps
+        return x
+
+
+class PushForgotten(rivals.FOCUS):
+    """FOCUS whose y is this round's alone."""
+
+    def aggregate(self, r: Any, server: Any, delta: Any, memory: Any) -> Any:
+        memory["y"] = 0 * server
+        return super().aggregate(r, server, delta, memory)
+
+
+class EachEchoLimited(rivals.FedAWE):
+    """FedAWE that limits the norm of every echoed update and not of their mean."""
+
+    def round(self, r: Any, server: Any, clients: Any, memory: Any) -> Any:
+        limit, tau = self.norm_limit, list(memory["tau"])
+        self.norm_limit = 0
+        before, (mean, after) = list(clients), super().round(r, server, clients, memory)
+        self.norm_limit = limit
+        if not (r.active and r.training):
+            return mean, after
+        total = 0 * server
+        for i in r.active:
+            x = before[i]
+            for k in range(r.steps):
+                x = x - r.eta * r.grad(i, k, x)
+            v = (r.t - tau[i]) * (x - before[i])
+            total = total + before[i] + self.eta_g * v * min(1, limit / np.linalg.norm(v))
+        mean = total / len(r.active)
+        return mean, [mean if i in r.active and i in r.reached else x for i, x in enumerate(after)]
 
 
 class ControlOverActive(rivals.Scaffold):
@@ -429,6 +547,19 @@ MUTANTS = [
     ("mifa", rivals.MIFA(True)),
     ("mifa waiting", rivals.MIFA()),
     ("fedvarp", rivals.FedVARP(1.0)),
+    ("debiased", OwnRoundLeftOut()),
+    ("debiased", EveryRoundCountsThatHears()),
+    ("debiased", rivals.FedAU(0)),
+    ("fedstale", StaleAmongTheActive(0.5, rivals.FedAU(4))),
+    ("fedstale", RestsWhereNobodyIs(0.5, rivals.FedAU(4))),
+    ("fedstale", rivals.FedStale(0.5, rivals.FedAU(5))),
+    ("fedstale", rivals.FedStale(0.6, rivals.FedAU(4))),
+    ("focus", OneMoreMove(0.3)),
+    ("focus", MeanGradient(0.3)),
+    ("focus", PushForgotten(0.3)),
+    ("focus", rivals.FOCUS(0.4)),
+    ("fedawe norm", EachEchoLimited(0.5, norm_limit=2)),
+    ("fedawe norm", rivals.FedAWE(0.5)),
     ("scaffold", ControlOverActive(0.8)),
     ("scaffold", ControlNotItsChange(0.8)),
     ("scaffold", rivals.Scaffold(0.8, held_by_server=True)),

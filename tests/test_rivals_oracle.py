@@ -8,9 +8,11 @@ import numpy as np
 import oracle
 from rivals import (
     F3AST,
+    FOCUS,
     MIFA,
     Adam,
     AmplifiedFedAvg,
+    DebiasedFedAvg,
     FedAU,
     FedAvg,
     FedAvgAll,
@@ -21,6 +23,7 @@ from rivals import (
     FedPBCCatchUp,
     FedPBCCorrected,
     FedProx,
+    FedStale,
     FedVARP,
     Method,
     Momentum,
@@ -416,7 +419,8 @@ def test_poison() -> None:
     links = _links([{0}, {0, 1}, set(), {1}], m)
     prob = np.full((4, m), 0.5)
     rules = [FedAvg(), FedAvgAll(), FedAvgKnown(), FedAU(), F3AST(2), FedProx(0.1), AmplifiedFedAvg(2, 2.0), MIFA(),
-             FedVARP(), Scaffold(), FedFade(), FedAWE(), FedPBC(),
+             FedVARP(), Scaffold(), FedFade(), FedAWE(), FedAWE(norm_limit=0.1), FedPBC(), DebiasedFedAvg(), FOCUS(),
+             FedStale(0.5, FedAU()), FedStale(0.5, FedAvg()),
              FedPBCCorrected("full"), FedPBCCorrected("light")]  # fmt: skip
     for method in rules:
         kw = {"steps": 2, "rate": lambda t: 0.1, "prob": prob}

@@ -208,8 +208,10 @@ def test_a_broken_reply_is_refused(name, tmp_path, caplog):
     [
         "fedavg",
         "fedau",
+        "debiased",
         "mifa",
         "mifa by client",
+        "fedstale",
         "fedvarp",
         "fedvarp by client",
         "scaffold",

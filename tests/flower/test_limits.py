@@ -73,6 +73,8 @@ def test_a_length_that_nobody_trains_leaves_no_trace(case, length, tmp_path):
         "fedvarp by client",
         "scaffold",
         "fedau",
+        "debiased",
+        "fedstale",
         "fedfade",
         "fedfade by client",
         "corrected",

@@ -12,7 +12,7 @@ from apps import CASES, centers, grid_of, play, quadratic_app
 from matplotlib.colors import to_rgb
 
 from fedpbc.errors import ConfigError
-from fedpbc.flower import MIFA, FedAU, FedPBC, FedPBCCorrected, FedVARP
+from fedpbc.flower import MIFA, DebiasedFedAvg, FedAU, FedPBC, FedPBCCorrected, FedStale, FedVARP
 from fedpbc.io.journal import Journal
 from fedpbc.io.participation import read_participation
 from fedpbc.plots.deployment import STATES, describe_deployment, draw_deployment, read_deployment
@@ -135,6 +135,12 @@ def test_a_directory_without_a_closed_round_is_one_line(fedpbc, tmp_path):
         (lambda: FedAU(round_deadline=60, num_clients=3, cutoff=-1), r"cutoff = -1"),
         (lambda: MIFA(round_deadline=60, num_clients=3, learning_rate=0), r"learning_rate = 0: must be a number > 0"),
         (lambda: FedVARP(round_deadline=60, num_clients=3, server_learning_rate=-1), r"server_learning_rate = -1"),
+        (lambda: DebiasedFedAvg(round_deadline=60, num_clients=None), r"num_clients = None: must be given"),
+        (lambda: FedStale(round_deadline=60, num_clients=3, beta=1.5), r"beta = 1.5: must be a number in \[0, 1\]"),
+        (
+            lambda: FedStale(round_deadline=60, num_clients=3, weights="known"),
+            r'weights = "known": must be "intervals" or',
+        ),
         (lambda: FedPBCCorrected(round_deadline=60, num_clients=3, correction="half"), r'correction = "half"'),
         (lambda: FedPBCCorrected(round_deadline=60, num_clients=3, max_catchup=2), r"max_catchup = 2: must be 0"),
     ],

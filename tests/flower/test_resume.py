@@ -256,6 +256,7 @@ def test_the_result_holds_the_metrics_of_all_rounds(tmp_path):
         ("mifa", {"wait": True}, "wait"),
         ("mifa", {"learning_rate": 0.2}, "learning_rate"),
         ("fedvarp", {"server_learning_rate": 0.5}, "server_learning_rate"),
+        ("fedstale", {"beta": 0.4}, "beta"),
         ("scaffold", {"controls": "client"}, "controls"),
         ("fedfade", {"controls": "client"}, "controls"),
         ("fedfade", {"fading": 0.5}, "fading"),

@@ -12,6 +12,7 @@ from fedpbc.flower.methods.common import sweep as sweeps
 from fedpbc.flower.methods.common.tables import Table
 from fedpbc.flower.methods.fedau import FedAURule
 from fedpbc.flower.methods.fedfade import FedFade
+from fedpbc.flower.methods.fedstale import FedStale
 from fedpbc.flower.methods.fedvarp import FedVARPRule
 from fedpbc.flower.methods.mifa import MIFARule
 from fedpbc.flower.methods.scaffold import SCAFFOLDRule
@@ -47,10 +48,16 @@ def fading(delta: float | str) -> Any:
     return FedFade(round_deadline=1, num_clients=M, controls="server", fading=delta, cutoff=3).make_rule()
 
 
+def stale(beta: float) -> Any:
+    """FedStale's rule with FedAU's weights."""
+    return FedStale(round_deadline=1, num_clients=M, beta=beta, cutoff=3, server_learning_rate=0.7).make_rule()
+
+
 def played(kind: str, rounds: list[tuple[dict[str, Any], dict[int, dict[str, Any]]]]) -> Any:
     """(the rule, the new models): x^t and the replies of each round are given."""
     rule: Any = {"mifa": lambda: MIFARule(LENGTH, False, "server"), "fedvarp": lambda: FedVARPRule(0.7, "server"),
                  "scaffold": lambda: SCAFFOLDRule("server", 0.7), "fedau": lambda: FedAURule(3),
+                 "fedstale": lambda: stale(0.6),
                  "fedfade": lambda: fading(0.7), "fedfade learnt": lambda: fading("learnt")}[kind]()  # fmt: skip
     layout = Layout.of(rounds[0][0])
     rule.init(layout, M)
@@ -76,6 +83,11 @@ def plainly(kind: str, name: str, rounds: list[tuple[dict[str, Any], dict[int, d
             made.append(x - LENGTH * rows.mean(axis=0))
         elif kind == "fedvarp":
             made.append(x + 0.7 * (mean + np.mean([delta[i] - rows[i] for i in delta], axis=0)))
+            for i in delta:
+                rows[i] = delta[i]
+            mean = rows.mean(axis=0)
+        elif kind == "fedstale":
+            made.append(x + 0.7 * (0.6 * mean + sum(weight[i] * (delta[i] - 0.6 * rows[i]) for i in delta) / M))
             for i in delta:
                 rows[i] = delta[i]
             mean = rows.mean(axis=0)
@@ -107,7 +119,7 @@ def rounds_of(d: int, scale: float = 1.0) -> list[Any]:
     return [(model(rng, d, scale), {i: model(rng, d, scale) for i in heard}) for heard in who]
 
 
-@pytest.mark.parametrize("kind", ["mifa", "fedvarp", "scaffold", "fedau", "fedfade"])
+@pytest.mark.parametrize("kind", ["mifa", "fedvarp", "fedstale", "scaffold", "fedau", "fedfade"])
 @pytest.mark.parametrize("size", SIZES)
 def test_models_and_rows_are_those_of_the_formulas(kind, size, monkeypatch):
     monkeypatch.setattr(sweeps, "BLOCK_BYTES", 64)  # 16 columns of float32, 8 of float64
@@ -124,7 +136,7 @@ def test_models_and_rows_are_those_of_the_formulas(kind, size, monkeypatch):
             assert (np.abs(found) <= rule.tables["row"].bound()[list(rounds[0][0]).index(name)]).all()
 
 
-@pytest.mark.parametrize("kind", ["mifa", "fedvarp", "scaffold", "fedau", "fedfade"])
+@pytest.mark.parametrize("kind", ["mifa", "fedvarp", "fedstale", "scaffold", "fedau", "fedfade"])
 def test_the_bits_do_not_depend_on_blocks_threads_or_bounds(kind, monkeypatch):
     rounds = rounds_of(40)
     rule, made = played(kind, rounds)
@@ -142,7 +154,7 @@ def test_the_bits_do_not_depend_on_blocks_threads_or_bounds(kind, monkeypatch):
                 assert all(table[name].tobytes() == mine[name].tobytes() for name in mine)
 
 
-@pytest.mark.parametrize("kind", ["mifa", "fedvarp", "scaffold", "fedfade", "fedfade learnt"])
+@pytest.mark.parametrize("kind", ["mifa", "fedvarp", "fedstale", "scaffold", "fedfade", "fedfade learnt"])
 @pytest.mark.parametrize("scale", [1.0, 1e28])
 def test_memory_is_untouched_before_the_commit(kind, scale, monkeypatch):
     """Bit for bit; also where the bounds say nothing, and where the second of three replies holds NaN."""

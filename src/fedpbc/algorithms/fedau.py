@@ -32,8 +32,12 @@ def fedau(context: Context, *, cutoff: NonNegativeInt = 50, server: Server | Non
     have memory. K = 50 at p = .1 and autocorrelation .9, absences of 100 rounds on average: 8.8 instead of 10. 0: no
     cutoff, no bias, and the weight may grow with the longest absence.
     """
-    limit = np.int32(cutoff or np.iinfo(np.int32).max)
-    return weighted(Weighting(limit, init, weights), server)
+    return weighted(weighting(cutoff), server)
+
+
+def weighting(cutoff: int) -> Weighting:
+    """The weights with K = ``cutoff``; 0: none."""
+    return Weighting(np.int32(cutoff or np.iinfo(np.int32).max), init, weights)
 
 
 def init(params: Array, num_clients: int, dtype: Any) -> Intervals:

@@ -63,7 +63,12 @@ def check_algorithm(key: str, algorithm: Algorithm, x0: Array, num_clients: int,
     _only_arrays(f"{key}: params", algorithm.params)
     params, x = algorithm.params, jax.ShapeDtypeStruct((d,), dtype)
 
-    def train(models: Array, shift: Array | None = None, proximal: Array | None = None) -> Array:
+    def train(
+        models: Array,
+        shift: Array | None = None,
+        proximal: Array | None = None,
+        last_gradient: bool = False,
+    ) -> Array:
         """As the engine's, of which it is no more than the shapes."""
         if _form(models) != ((m, d), dtype):
             raise ConfigError(f"{key}: round trains models {_shown(models)}, must be {dtype}{[m, d]}")

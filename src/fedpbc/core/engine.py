@@ -164,7 +164,12 @@ def _round(plan: Plan, inputs: Inputs, carry: Carry, t: Array) -> Carry:
 def _trainer(plan: Plan, inputs: Inputs, key: Array, eta: Array, training: Array, needed: Array | None) -> Train:
     """Local training of round t, as an algorithm may call it; clients that are not ``needed`` keep their row."""
 
-    def train(models: Array, shift: Array | None = None, proximal: Array | None = None) -> Array:
+    def train(
+        models: Array,
+        shift: Array | None = None,
+        proximal: Array | None = None,
+        last_gradient: bool = False,
+    ) -> Array:
         def train_one(*row: Array) -> Array:
             *given, client = row
             return local_steps(
@@ -178,6 +183,7 @@ def _trainer(plan: Plan, inputs: Inputs, key: Array, eta: Array, training: Array
                 plan.minibatch,
                 shift=given[1] if shift is not None else None,
                 proximal=proximal,
+                last_gradient=last_gradient,
             )
 
         rows = (models,) if shift is None else (models, shift)

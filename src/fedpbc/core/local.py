@@ -24,8 +24,11 @@ def local_steps(
     minibatch: str,
     shift: Array | None = None,
     proximal: Array | None = None,
+    last_gradient: bool = False,
 ) -> Array:
     """x <- x - eta (grad l_i(x; xi) + shift + proximal (x - x_start)), ``steps`` times, for one client i; x [d] -> [d].
+
+    ``last_gradient``: grad l_i of the last of these steps, in place of taking it.
 
     ``minibatch``: "round" reuses one minibatch for all steps (Algorithms 1 and 2 as printed), "step" draws a
     fresh one for each. ``key`` belongs to this round alone; client and step are folded into it, so that the
@@ -34,7 +37,7 @@ def local_steps(
     key = jax.random.fold_in(key, client)
     fixed = problem.sample(problem.params, client, key, batch_size) if minibatch == "round" else None
     several = problem.several(steps, batch_size) if problem.several is not None and minibatch == "round" else None
-    if several is not None:
+    if several is not None and not last_gradient:
         return several(fixed, x, eta, shift, proximal)
 
     def gradient(k: Array, x: Array) -> Array:
@@ -43,6 +46,9 @@ def local_steps(
             batch = problem.sample(problem.params, client, jax.random.fold_in(key, k), batch_size)
         return problem.gradient(batch, x)
 
+    if last_gradient:
+        before = descend(gradient, x, eta, steps - 1, shift, proximal, problem.unroll) if steps > 1 else x
+        return gradient(jnp.int32(steps - 1), before)
     return descend(gradient, x, eta, steps, shift, proximal, problem.unroll)
 
 

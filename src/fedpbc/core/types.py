@@ -141,10 +141,18 @@ class Problem:
 class Train(Protocol):
     """Local training, given to an algorithm."""
 
-    def __call__(self, models: Array, shift: Array | None = None, proximal: Array | None = None) -> Array:
+    def __call__(
+        self,
+        models: Array,
+        shift: Array | None = None,
+        proximal: Array | None = None,
+        last_gradient: bool = False,
+    ) -> Array:
         """s local steps of every client that computes, from its row of ``models``; [m, d] -> [m, d].
 
         x <- x - eta_t (grad l_i(x; xi) + shift_i + proximal (x - models_i)), shift [m, d], proximal a number.
+        ``last_gradient``: grad l_i of the last of the s steps in place of the model that it leads to, which is not
+        made. Clients that do not compute keep their row of ``models`` either way.
         """
 
 

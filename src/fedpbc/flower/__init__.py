@@ -38,8 +38,10 @@ from fedpbc.flower.strategy import UnreliableClients as UnreliableClients
 from fedpbc.flower.methods.fedpbc import FedPBC as FedPBC
 from fedpbc.flower.methods.fedavg import FedAvg as FedAvg
 from fedpbc.flower.methods.fedau import FedAU as FedAU
+from fedpbc.flower.methods.debiased_fedavg import DebiasedFedAvg as DebiasedFedAvg
 from fedpbc.flower.methods.mifa import MIFA as MIFA
 from fedpbc.flower.methods.fedvarp import FedVARP as FedVARP
+from fedpbc.flower.methods.fedstale import FedStale as FedStale
 from fedpbc.flower.methods.scaffold import SCAFFOLD as SCAFFOLD
 from fedpbc.flower.methods.fedfade import FedFade as FedFade
 from fedpbc.flower.methods.fedpbc_corrected import FedPBCCorrected as FedPBCCorrected

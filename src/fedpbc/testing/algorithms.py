@@ -92,9 +92,14 @@ class Stepper:
         pull = jnp.asarray(rng.standard_normal((CLIENTS, DIM))[self.order], jnp.float32)
         poisoned = jnp.zeros(CLIENTS, bool) if nan is None else jnp.asarray(nan)[self.order]
 
-        def train(models: Array, shift: Array | None = None, proximal: Array | None = None) -> Array:
+        def train(
+            models: Array,
+            shift: Array | None = None,
+            proximal: Array | None = None,
+            last_gradient: bool = False,
+        ) -> Array:
             step = 0.1 * (pull - models) - (0 if shift is None else 0.1 * shift)
-            return jnp.where(poisoned[:, None], jnp.nan, models + step)
+            return jnp.where(poisoned[:, None], jnp.nan, models - pull if last_gradient else models + step)
 
         probs = jnp.linspace(0.2, 1, CLIENTS) if prob is None else prob
         link = Link(jnp.asarray(active)[self.order], probs[self.order])

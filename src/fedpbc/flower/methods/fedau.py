@@ -5,17 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-import numpy as np
-
-from fedpbc.algorithms.fedau import Intervals, init, weights
-from fedpbc.core.types import Link
-from fedpbc.flower.methods.common.sweep import Block, Sweep
-from fedpbc.flower.server.checkpoint import Pieces
+from fedpbc.algorithms.fedau import weighting
+from fedpbc.flower.methods.common.weights import WeightedRule
 from fedpbc.flower.server.checks import given, whole
-from fedpbc.flower.server.ledger import Reply
-from fedpbc.flower.server.rule import Read, Round, Rule, Step
+from fedpbc.flower.server.rule import Rule
 from fedpbc.flower.strategy import UnreliableClients
-from fedpbc.flower.wire.arrays import Layout
 
 
 @dataclass(kw_only=True, eq=False)
@@ -39,47 +33,13 @@ class FedAU(UnreliableClients):
         return FedAURule(self.cutoff)
 
 
-class FedAURule(Rule):
+class FedAURule(WeightedRule):
     """Weights learnt from how long each client was away."""
 
     def __init__(self, cutoff: int) -> None:
+        super().__init__(weighting(cutoff))
         self.cutoff = cutoff
 
     def settings(self) -> dict[str, Any]:
         """K."""
         return {"cutoff": self.cutoff}
-
-    def init(self, layout: Layout, num_clients: int | None) -> None:
-        """Nobody was away yet."""
-        super().init(layout, num_clients)
-        self.intervals: Intervals = init(None, self.num_clients, np.float64)
-
-    def step(self, round: Round, replies: list[Reply]) -> Step:
-        """x^(t+1) = x^t + sum over A^t of w_i Delta_i / m; an empty A^t leaves x^t. The intervals see every round."""
-        sweep, new = Sweep(self.layout, round, replies, self.num_clients), self.layout.empty()
-        limit, reported = np.int64(self.cutoff or np.iinfo(np.int32).max), sweep.reported
-        after, w = weights(limit, self.intervals, Link(reported, reported * 0.0), round.t)
-
-        def commit() -> None:
-            self.intervals = after
-
-        def body(block: Block) -> None:
-            total = block.zeros()
-            for i, update in block.heard():
-                update *= update.dtype.type(w[i])
-                total += update
-            np.add(block.start, total, out=new[block.name][block.columns])
-
-        if not replies:
-            return Step(None, commit)
-        sweep.run(body)
-        return Step(new, commit)
-
-    def save(self) -> tuple[dict[str, Any], Pieces]:
-        """S_i, M_i, w_i."""
-        return {name: values.tolist() for name, values in self.intervals._asdict().items()}, {}
-
-    def load(self, memory: dict[str, Any], read: Read) -> None:
-        """S_i, M_i, w_i as they were."""
-        dtypes = self.intervals._asdict()
-        self.intervals = Intervals(**{name: np.array(memory[name], dtypes[name].dtype) for name in dtypes})
