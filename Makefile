@@ -6,7 +6,7 @@ BIN = $(VENV)/bin
 NEW_ENOUGH = import sys; sys.exit(sys.version_info < (3, 11) and "fedpbc needs Python 3.11 or later; try: make PYTHON=python3.11")
 PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo deploy-demo test mutants torch lint docs notebooks results bench bench-short clean
+.PHONY: demo deploy-demo test test-release mutants torch lint docs notebooks results bench bench-short clean
 
 # Fig. 2 and Fig. 3 of the paper, with fewer seeds, rows and rounds than `fedpbc run counterexample` and `synthetic`.
 demo: $(VENV)/.simulation
@@ -21,6 +21,10 @@ deploy-demo: $(VENV)/.ready
 
 test: $(VENV)/.ready
 	$(BIN)/python -m pytest -n 2
+
+# Before a release: the tests that take long, some of them minutes.
+test-release: $(VENV)/.ready
+	$(BIN)/python -m pytest -n 2 -m release
 
 # Breaks the package in one place after another, in a copy, and shows that a test notices (half an hour on two cores).
 mutants: .venv/.ready

@@ -162,7 +162,18 @@ class Copy:
     def run(self, tests: str) -> Outcome:
         """Run these tests as they are, until the first that fails."""
         began, file = time.monotonic(), self.tree / "output.txt"
-        plain = ["-x", "--tb=no", "-r", "fE", "-p", "no:cacheprovider", "--assert=plain", "--hypothesis-seed=0"]
+        plain = [
+            "-x",
+            "--tb=no",
+            "-r",
+            "fE",
+            "-p",
+            "no:cacheprovider",
+            "--assert=plain",
+            "--hypothesis-seed=0",
+            "-m",
+            "",
+        ]
         self._say({"output": str(file), "arguments": [*plain, *shlex.split(tests)]})
         child, status = int(self._heard()), None
         try:

@@ -175,7 +175,7 @@ def test_kill_reaches_a_grandchild_whose_parent_is_dead(local_deployment):
     assert local_deployment.marked_processes("test-token") == []
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_deployment_survives_a_cut_link_and_a_dead_serverapp(local_deployment, tmp_path):
     pytest.importorskip("flwr", reason="needs flwr")
     app, out = tmp_path / "app", tmp_path / "out.txt"

@@ -69,6 +69,7 @@ def ok(done: subprocess.CompletedProcess[str]) -> subprocess.CompletedProcess[st
     return done
 
 
+@pytest.mark.release
 def test_an_installed_package_against_every_method_from_toml(tmp_path):
     path = package(tmp_path / "site")
     methods = [{"name": name} for name in sorted(package_own(ALGORITHMS))]
@@ -115,6 +116,7 @@ def own(tmp_path_factory):
     return import_file(plain_file(tmp_path_factory.mktemp("own") / "my_methods.py", register=False), "test")
 
 
+@pytest.mark.release
 def test_the_conformance_kit_passes_the_stranger(own):
     check_algorithm(own.damped(damping=0.2))
     check_links(own.every_third(), random=False, marginal=False)
@@ -183,6 +185,7 @@ def _my_score(params, models, sums):
     return {"my_score": (models**2).sum(axis=1)}
 
 
+@pytest.mark.release
 def test_three_ways_to_name_a_file_are_one(tmp_path):
     plain_file(tmp_path / "my_methods.py", register=True)
     write(tmp_path, by_path(), "path.toml")

@@ -34,10 +34,18 @@ def grid(table, tmp_path) -> dict[str, Any]:
     return {**table, "seeds": [7, 0, 3], "precision": "float32"}
 
 
+@pytest.fixture(scope="module")
+def made(tmp_path_factory) -> Path:
+    """Where ``parts`` are computed once, to be copied."""
+    return tmp_path_factory.mktemp("made")
+
+
 @pytest.fixture
-def parts(grid, tmp_path) -> list[Path]:
-    for i in (1, 2, 3):
-        run(Experiment.from_table(grid).only(f"{i}/3"), tmp_path / f"part{i}")
+def parts(grid, made, tmp_path) -> list[Path]:
+    for name in ("part1", "part2", "part3"):
+        if not (made / name).exists():
+            run(Experiment.from_table(grid).only(f"{name[-1]}/3"), made / name)
+        shutil.copytree(made / name, tmp_path / name)
     return [tmp_path / f"part{i}" for i in (1, 2, 3)]
 
 
@@ -272,6 +280,7 @@ def test_parts_from_python_in_memory(grid):
         package.run(Experiment.from_table(grid), cells="7/6")
 
 
+@pytest.mark.release
 def test_over_ray(write_toml, grid, tmp_path, monkeypatch):
     pytest.importorskip("ray")
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")

@@ -104,6 +104,7 @@ def test_killed_and_resumed_with_another_number_of_processes(write, killed):
         assert [status for status, _, _ in complete(2, "--out", "three", "--resume")] == [0, 0]
 
 
+@pytest.mark.release
 def test_a_checkpoint_of_one_process_is_resumed_by_two(write):
     write(500)
     with started(1, "--out", "run") as (process,):

@@ -244,7 +244,7 @@ def test_the_contraction_interval_covers_at_about_its_rate():
     assert len({c.rate for c in intervals}) > 100
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_at_scale():
     import tracemalloc
 

@@ -27,7 +27,7 @@ def test_the_tutorial_from_data_to_conformance(tmp_path):
     assert fedpbc.read_run(tmp_path / "runs" / "again").table["rounds"] == 20
 
 
-@pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.parametrize("page", sorted((DOCS / "howto").glob("*.md")), ids=lambda path: path.stem)
 def test_a_how_to_page(page, tmp_path):
     files, _ = blocks(page)
@@ -66,7 +66,7 @@ y, y_test = (X[:, 0] > 0).astype(int), (X_test[:, 0] > 0).astype(int)
     assert fedpbc.read_run(tmp_path / "runs" / "mine").final("server_test_accuracy") > 0
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_notebooks_run_and_are_what_their_scripts_give():
     pytest.importorskip("nbclient")
     execute(DOCS, [sys.executable, "make_notebooks.py", "--check"])
