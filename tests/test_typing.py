@@ -62,7 +62,7 @@ WRONG = {
 
 
 def check(folder: Path, text: str) -> list[str]:
-    """Errors of a script by the project's own, strict settings: what ``make lint`` found of the package is known then."""
+    """Errors of a script by the project's own, strict settings: what ``make lint`` found is known then."""
     script = folder / "script.py"
     script.write_text(text)
     command = [sys.executable, "-m", "mypy", "--no-error-summary", "src/fedpbc", str(script)]
