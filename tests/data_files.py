@@ -152,9 +152,8 @@ def write_saved(folder: Path, n: int, splits: tuple[str, ...] = (), images: bool
         rows = pa.table({"img" if images else "x": column, "label": pa.array(labels, pa.int64())})
         cut = n // 2
         for i, piece in enumerate((rows.slice(0, cut), rows.slice(cut))):
-            with pa.OSFile(str(where / f"data-0000{i}-of-00002.arrow"), "wb") as sink:
-                with pa.ipc.new_stream(sink, rows.schema) as writer:
-                    writer.write_table(piece)
+            with pa.ipc.new_stream(str(where / f"data-0000{i}-of-00002.arrow"), rows.schema) as writer:
+                writer.write_table(piece)
         files = [{"filename": f"data-0000{i}-of-00002.arrow"} for i in range(2)]
         (where / "state.json").write_text(json.dumps({"_data_files": files, "_split": None}))
         about = {"label": {"names": ["cat", "ant", "bee"], "_type": "ClassLabel"}, "img": {"_type": "Image"}}

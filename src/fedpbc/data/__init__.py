@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from fedpbc.data.arrays import Dataset, Scaling
+from fedpbc.data.arrays import Dataset, Pool, Scaling
 from fedpbc.data.component import Data, loader
+from fedpbc.data.dealing import deal
 from fedpbc.data.formats.bundled import breast_cancer, diabetes, digits, mnist_5k, wine
 from fedpbc.data.formats.cifar import cifar
 from fedpbc.data.formats.huggingface import flower_datasets, huggingface
@@ -23,10 +24,12 @@ __all__ = [
     "Data",
     "Dataset",
     "Partition",
+    "Pool",
     "Scaling",
     "breast_cancer",
     "by_column",
     "cifar",
+    "deal",
     "diabetes",
     "digits",
     "dirichlet",

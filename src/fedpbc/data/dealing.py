@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import numpy as np
 
-from fedpbc.core.schema import Context, Range
+from fedpbc.core.schema import Component, Context, Range
 from fedpbc.data.arrays import Dataset, Pool
 from fedpbc.data.named import leaves, mapped
 from fedpbc.data.partition import PARTITIONS, Partition
-from fedpbc.errors import BadOption
+from fedpbc.errors import BadOption, ConfigError
 
 Share = Annotated[float, Range(0, 0.9)]
 
@@ -30,6 +30,8 @@ def deal(
     same for all seeds. ``test_share``: that share of each client's samples is held out, drawn from the seed. Raises
     BadOption.
     """
+    if partition is UNDEALT:
+        return cast(Dataset, pool)  # to who asked for it with ``undealt``
     if max_rows is not None:
         pool = _some_of(pool, max_rows)
     if partition is not None:
@@ -59,6 +61,18 @@ def deal(
         count = int(test_share * n + 1e-6)
         most = min(n, n - count + num_clients), count
     return Dataset(train, client, num_clients, test, test_client, pool.classes, most, pool.scaling, columns)
+
+
+UNDEALT = Partition(None, lambda labels, n: np.zeros(n, np.int64))
+"""In the place of a partition: a loader gives the pool itself."""
+
+
+def undealt(data: Component[Dataset], context: Context) -> Pool:
+    """The samples of a loader before they are dealt out. Raises ConfigError."""
+    made: Any = replace(data, options={**data.options, "partition": UNDEALT}).build(context)
+    if not isinstance(made, Pool):
+        raise ConfigError(f"data {data.name}: deals its samples out itself: there is nothing before that to show")
+    return made
 
 
 def numeric(columns: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
