@@ -122,7 +122,8 @@ def _targets(pool: Pool) -> dict[str, str]:
     values, counts = np.unique(labels, return_counts=True)
     fits = pool.classes is not None and values[0] >= 0 and values[-1] < len(pool.classes)
     names = [repr(str(pool.classes[v]))[1:-1] if fits and pool.classes is not None else str(v) for v in values]
-    each = _few([f"{name}: {count:,}" for name, count in zip(names, counts, strict=True)], 12)
+    even = counts.min() == counts.max()
+    each = _few(names if even else [f"{name}: {count:,}" for name, count in zip(names, counts, strict=True)], 12)
     return {"labels": f"{len(values)} classes, {_span(counts, 'sample')} of each ({each})"}
 
 
