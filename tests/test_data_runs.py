@@ -137,7 +137,7 @@ def test_a_picture_of_any_size_shows_the_shares(clients, labels):
 
     counts = np.random.default_rng(0).integers(0, 9, (clients, labels)) + (np.arange(labels) == 0)
     figure = draw(counts.sum(axis=1), counts)
-    shown = figure.axes[1].images[0].get_array()
+    shown = np.asarray(figure.axes[1].images[0].get_array())
     assert shown.shape == (labels, min(clients, COLUMNS))
     if clients <= 10:
         np.testing.assert_allclose(shown, (counts / counts.sum(axis=1, keepdims=True)).T)

@@ -33,7 +33,11 @@ def deal(
     if partition is UNDEALT:
         return cast(Dataset, pool)  # to who asked for it with ``undealt``
     if max_rows is not None:
+        clients = 0 if pool.client is None else int(pool.client.max()) + 1
         pool = _some_of(pool, max_rows)
+        if partition is None and pool.client is not None and len(np.unique(pool.client)) < clients:
+            what = f"leaves some of {clients:,} clients no sample"
+            raise BadOption("max_rows", max_rows, f'{what}; partition = {{ name = "own" }} leaves such clients out')
     if partition is not None:
         try:
             client, num_clients, pool = _assigned(partition, pool)
@@ -125,14 +129,10 @@ def _rows(pool: Pool, chosen: np.ndarray) -> Pool:
 
 
 def _some_of(pool: Pool, most: int) -> Pool:
-    """At most so many training and test samples, in their order. Raises BadOption where a client keeps none."""
+    """At most so many training and test samples, in their order."""
     n = len(leaves(pool.train)[0])
     if n > most:
         rows = _chosen(n, most, 0)
-        if pool.client is not None and len(np.unique(pool.client[rows])) <= int(pool.client.max()):
-            clients = int(pool.client.max()) + 1
-            what = f'leaves some of {clients:,} clients no sample; partition = {{ name = "own", max_clients = ... }}'
-            raise BadOption("max_rows", most, f"{what} takes fewer clients")
         pool = _rows(pool, rows)
     if pool.test is None or len(leaves(pool.test)[0]) <= most:
         return pool
