@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
@@ -55,23 +56,27 @@ def read_cifar(path: Path, labels: str = "fine", normalise: bool = False) -> Poo
     names = [f"{name}{ending}" for name in (("train",) if hundred else BATCHES)]
     there = [folder / name for name in names if (folder / name).is_file()]
     absent = [name for name in names if not (folder / name).is_file()]
-    train = _joined([read(path, file, hundred, labels) for file in there])
+    train = _joined((read(path, file, hundred, labels) for file in there), len(there))
     test = folder / f"{'test' if hundred else 'test_batch'}{ending}"
     notes = (f"without {', '.join(absent)}, which is not there",) if absent else ()
     tested = read(path, test, hundred, labels) if test.is_file() else None
     return image_pool(train, tested, normalise, classes=_names(path, folder, hundred, labels), notes=notes)
 
 
-def _joined(parts: list[Pair]) -> Pair:
-    if len(parts) == 1:
-        return parts[0]
-    images = np.empty((sum(len(part[1]) for part in parts), 32, 32, 3), np.uint8)
-    labels, first = np.concatenate([part[1] for part in parts]), 0
-    while parts:  # each batch goes as soon as it is copied
-        pixels, _ = parts.pop(0)
-        images[first : first + len(pixels)] = pixels
-        first += len(pixels)
-    return images, labels
+def _joined(parts: Iterator[Pair], count: int) -> Pair:
+    """Batches, each let go when it is copied: they are of one size, and room is made for all with the first."""
+    pixels, labels = next(parts)
+    if count == 1:
+        return pixels, labels
+    images, numbers, n = np.empty((count * len(labels), 32, 32, 3), np.uint8), [labels], len(labels)
+    images[:n] = pixels
+    for pixels, labels in parts:
+        if n + len(labels) > len(images):
+            images = np.concatenate([images[:n], np.empty_like(pixels)])
+        images[n : n + len(labels)] = pixels
+        n += len(labels)
+        numbers.append(labels)
+    return images[:n], np.concatenate(numbers)
 
 
 def _binary(path: Path, file: Path, hundred: bool, wanted: str) -> Pair:

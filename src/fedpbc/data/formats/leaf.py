@@ -56,26 +56,28 @@ def read_leaf(path: Path) -> Pool:
         raise BadOption("path", path, "no such file or folder")
     train = _read(path, json_files(path, "train"))
     files = json_files(path, "test") if path.is_dir() else []
-    test, test_client, notes = None, None, []
+    test, test_client, classes = None, None, None
+    notes: list[str] = []
+    parts = [train]
     if files:
         part = _read(path, files)
         if part.features.shape[1:] != train.features.shape[1:]:
             shapes = f"{list(part.features.shape[1:])}, those of training {list(train.features.shape[1:])}"
             raise BadOption("path", path, f"test samples have shape {shapes}")
         if part.users.keys() <= train.users.keys():
-            number = np.array([train.users[user] for user in part.users])
-            test_client = number[part.client]
+            test_client = np.array([train.users[user] for user in part.users])[part.client]
         else:
             strangers = len(part.users.keys() - train.users.keys())
             notes.append(f"{strangers} users have test samples alone: test samples belong to nobody")
-        test = part.features, part.labels
-    scaling, classes, pair = None, None, (train.features, train.labels)
-    if train.features.dtype == np.uint8 and train.features.shape[1:] == (80,):
+        parts.append(part)
+    scaling = _images(parts)
+    if train.features.dtype == np.uint8 and scaling is None:
         classes = np.array(list(LETTERS))
         notes.append("characters are their places in LEAF's alphabet of 80")
-    else:
-        pair, test, scaling = _images(pair, test)
+    if files:
+        test = parts[1].features, parts[1].labels
     names = np.array(list(train.users))
+    pair = train.features, train.labels
     return Pool(pair, test, train.client, test_client, classes, names, scaling, notes=tuple(notes))
 
 
@@ -99,7 +101,7 @@ def _read(path: Path, files: list[Path]) -> _Part:
     for file in files:
         for user, x, y in _users(path, file):
             client.append(np.full(len(y), users.setdefault(user, len(users)), np.int64))
-            if features and (x.shape[1:], x.dtype) != (features[0].shape[1:], features[0].dtype):
+            if features and x.shape[1:] != features[0].shape[1:]:
                 what = (
                     f"samples of user {user} have shape {list(x.shape[1:])}, before them {list(features[0].shape[1:])}"
                 )
@@ -108,7 +110,7 @@ def _read(path: Path, files: list[Path]) -> _Part:
             labels.append(y)
     if not labels:
         raise BadOption("path", path, "no user has a sample")
-    return _Part(users, np.concatenate(features), np.concatenate(labels), np.concatenate(client))
+    return _Part(users, _joined(features), np.concatenate(labels), np.concatenate(client))
 
 
 def _users(path: Path, file: Path) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
@@ -152,7 +154,7 @@ def _arrays(path: Path, file: Path, user: str, x: list[Any], y: list[Any]) -> tu
     if labels.dtype.kind not in "iufb" or labels.ndim != 1 or not np.all(np.isfinite(features)):
         raise refuse(path, file, f"user {user}: x must be finite and y a number for each sample")
     whole = labels.dtype.kind == "f" and np.array_equal(labels, np.round(labels))
-    return features, labels.astype(np.int64) if whole else labels
+    return _as_bytes(features), labels.astype(np.int64) if whole else labels
 
 
 def _characters(path: Path, file: Path, user: str, x: list[str], y: list[str]) -> tuple[np.ndarray, np.ndarray]:
@@ -168,23 +170,30 @@ def _characters(path: Path, file: Path, user: str, x: list[str], y: list[str]) -
     return codes[0].reshape(len(x), 80), codes[1]
 
 
-def _images(
-    train: tuple[np.ndarray, np.ndarray], test: tuple[np.ndarray, np.ndarray] | None
-) -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray] | None, Scaling | None]:
-    """Vectors of 784 that are k/255, as FEMNIST's are, as images of bytes; others stay as they are."""
-    if train[0].shape[1:] != (784,):
-        return train, test, None
-    pairs = [train] if test is None else [train, test]
-    square, scaling = [pair[0].reshape(-1, 28, 28, 1) for pair in pairs], None
-    if all(_are_bytes(array) for array in square):
-        square, scaling = [np.round(array * 255).astype(np.uint8) for array in square], Scaling((1 / 255,))
-    made = [(pixels, pair[1]) for pixels, pair in zip(square, pairs, strict=True)]
-    return made[0], made[1] if test is not None else None, scaling
+def _as_bytes(features: np.ndarray) -> np.ndarray:
+    """Vectors of 784 that are k/255, as FEMNIST's are, as bytes k; others as they are."""
+    if features.shape[1:] != (784,):
+        return features
+    scaled = features * 255
+    whole = np.round(scaled)
+    fits = whole.min() >= 0 and whole.max() <= 255 and np.abs(scaled - whole).max() < 1e-3
+    return whole.astype(np.uint8) if fits else features
 
 
-def _are_bytes(array: np.ndarray) -> bool:
-    for first in range(0, len(array), 1024):
-        scaled = array[first : first + 1024] * 255
-        if scaled.min() < -1e-3 or scaled.max() > 255 + 1e-3 or np.abs(scaled - np.round(scaled)).max() > 1e-3:
-            return False
-    return True
+def _joined(parts: list[np.ndarray]) -> np.ndarray:
+    """All users' features; bytes only where all are."""
+    if len({part.dtype for part in parts}) > 1:
+        parts = [part / np.float32(255) if part.dtype == np.uint8 else part for part in parts]
+    return np.concatenate(parts)
+
+
+def _images(parts: list[_Part]) -> Scaling | None:
+    """FEMNIST's vectors become images [28, 28, 1]; of bytes only where those of all parts are."""
+    if parts[0].features.shape[1:] != (784,):
+        return None
+    if len({part.features.dtype for part in parts}) > 1:
+        for part in parts:
+            part.features = part.features / np.float32(255) if part.features.dtype == np.uint8 else part.features
+    for part in parts:
+        part.features = part.features.reshape(-1, 28, 28, 1)
+    return Scaling((1 / 255,)) if parts[0].features.dtype == np.uint8 else None
