@@ -107,6 +107,7 @@ def test_pickled_cifar_is_read_as_plain_data(tmp_path):
 @pytest.mark.parametrize(
     "value",
     [
+        np.zeros(3, np.int8),
         np.zeros(3, np.int32),
         np.zeros((2, 2), np.uint8, order="F"),
         np.zeros(2, object),
@@ -116,7 +117,7 @@ def test_pickled_cifar_is_read_as_plain_data(tmp_path):
         np.ndarray,
         np.dtype("u1"),
     ],
-    ids=range(8),
+    ids=range(9),
 )
 def test_a_pickle_of_anything_else_is_refused(value):
     for protocol in (0, 2, 4):
