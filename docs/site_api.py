@@ -20,9 +20,11 @@ class Docstrings(griffe.Extension):
 
     def on_function_instance(self, *, func: griffe.Function, **kwargs: Any) -> None:
         """``bernoulli(prob=..., varying=...)`` gives a Component."""
-        if any(str(decorator.value) == "component" for decorator in func.decorators):
-            del func.parameters["context"]
-            func.returns = "Component"
+        for decorator in func.decorators:
+            gives = {"component": "Component", "loader": "Data"}.get(str(decorator.value))
+            if gives is not None:
+                del func.parameters["context"]
+                func.returns = gives
 
 
 def as_markdown(text: str, parameters: Sequence[str] = ()) -> str:

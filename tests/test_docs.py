@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from fedpbc.algorithms import ALGORITHMS
-from fedpbc.core.schema import options_of
+from fedpbc.core.schema import bind_component, options_of
 from fedpbc.data import DATA, PARTITIONS
 from fedpbc.experiment.grid import Experiment
 from fedpbc.experiment.keys import settings
@@ -119,6 +119,23 @@ def test_the_figure_of_the_worked_example_is_the_notebook_s():
     notebook = json.loads((ROOT / "docs/notebooks/from_p_to_a_bound.ipynb").read_text(encoding="utf-8"))
     (picture,) = [o["data"]["image/png"] for c in notebook["cells"] for o in c.get("outputs", []) if "data" in o]
     assert base64.b64decode("".join(picture)) == (ROOT / "docs/figures/from_p_to_a_bound.png").read_bytes()
+
+
+def test_the_recipes_for_data_are_what_loaders_take(tmp_path):
+    """Every loader has one; each is checked as an experiment would check it, but for the files themselves."""
+    page = (ROOT / "docs" / "howto" / "data-files.md").read_text(encoding="utf-8")
+    tables = [tomllib.loads(text) for text in re.findall(r"^```toml\n(.*?)^```", page, re.MULTILINE | re.DOTALL)]
+    named = set()
+    for table in tables:
+        if "prob" in table:
+            bind_component(PROBABILITIES, table["prob"], "prob", tmp_path)
+        else:
+            bound = bind_component(PROBLEMS, table["problem"], "problem", tmp_path)
+            named.add(bound.options["data"].name)
+    others = {"npz", "wine", "breast_cancer", "digits"}
+    assert named | others >= {name for name, factory in DATA.registry.items() if not factory.from_outside}
+    for name in others:
+        assert f"`{name}`" in page or f".{name}" in page
 
 
 def test_a_release_of_the_changelog_has_one_list_per_heading():

@@ -14,7 +14,20 @@ import pytest
 import fedpbc
 from fedpbc.experiment.overrides import parse_override
 
-HEAVY = {"jax", "jaxlib", "scipy", "matplotlib", "pyarrow", "pandas", "flwr", "ray", "torch"}
+HEAVY = {
+    "jax",
+    "jaxlib",
+    "scipy",
+    "matplotlib",
+    "pyarrow",
+    "pandas",
+    "flwr",
+    "ray",
+    "torch",
+    "sklearn",
+    "mlxtend",
+    "PIL",
+}
 SOURCE = Path(fedpbc.__file__).parent
 
 
@@ -34,9 +47,19 @@ def test_list_needs_neither_jax_nor_scipy_nor_matplotlib():
     assert not imported(command("list")) & HEAVY
 
 
-@pytest.mark.parametrize("words", [(), *((name,) for name in ("run", "merge", "links", "list", "report", "theory"))])
+@pytest.mark.parametrize(
+    "words", [(), *((name,) for name in ("run", "merge", "data", "links", "list", "report", "theory"))]
+)
 def test_help_is_words_alone(words):
     assert not imported(command(*words, "--help")) & HEAVY
+
+
+def test_data_are_read_without_jax(tmp_path):
+    """A loader imports what it needs when it reads; who has what is NumPy's."""
+    (tmp_path / "a.csv").write_text("a,label\n1,0\n2,1\n")
+    assert not imported("import fedpbc.data") & HEAVY
+    needed = imported(command("data", str(tmp_path / "a.csv"), "--partition", '{name="iid", num_clients=2}'))
+    assert needed & HEAVY <= {"pyarrow", "pandas"}, "pyarrow imports pandas where it is there"
 
 
 def test_an_audit_starts_with_its_log(tmp_path):

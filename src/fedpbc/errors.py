@@ -48,6 +48,9 @@ EXTRAS = {
     "scipy": "audit",
     "pyarrow": "audit",
     "flwr": "flower",
+    "sklearn": "data",
+    "mlxtend": "data",
+    "PIL": "data",
     "tensorboardX": "tensorboard",
     "mlflow": "mlflow",
 }

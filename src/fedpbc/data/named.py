@@ -70,7 +70,7 @@ def checked(given: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     if "client" in arrays:
         names, arrays["client"] = np.unique(_per_row("client", arrays["client"], n), return_inverse=True)
         if "test_client" in arrays:
-            arrays["test_client"] = _place("test_client", _per_row("test_client", arrays["test_client"], tests), names)
+            arrays["test_client"] = placed("test_client", _per_row("test_client", arrays["test_client"], tests), names)
     elif "test_client" in arrays:
         raise ConfigError("test_client: needs client too")
     return arrays
@@ -146,7 +146,7 @@ def _name_labels(arrays: dict[str, np.ndarray]) -> None:
     classes, numbers = np.unique(labels, return_inverse=True)
     arrays["classes"], arrays["train.1"] = classes, numbers.reshape(labels.shape)
     if "test.1" in arrays:
-        arrays["test.1"] = _place("label of test sample", arrays["test.1"], classes)
+        arrays["test.1"] = placed("label of test sample", arrays["test.1"], classes)
 
 
 def _per_row(name: str, array: np.ndarray, n: int) -> np.ndarray:
@@ -155,7 +155,7 @@ def _per_row(name: str, array: np.ndarray, n: int) -> np.ndarray:
     return array
 
 
-def _place(what: str, values: np.ndarray, names: np.ndarray) -> np.ndarray:
+def placed(what: str, values: np.ndarray, names: np.ndarray) -> np.ndarray:
     """The position of each value among the sorted ``names``."""
     if (values.dtype.kind == "U") != (names.dtype.kind == "U"):
         raise ConfigError(f"{what}: is {values.dtype}, the training samples have {names.dtype}")

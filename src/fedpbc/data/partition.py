@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from heapq import heapify, heapreplace
-from typing import Annotated
+from typing import Annotated, Literal
 
 import numpy as np
 
-from fedpbc.core.schema import Component, Context, Kind, NonNegativeInt, Positive, PositiveInt, component
+from fedpbc.core.schema import Component, Context, Kind, NonNegative, NonNegativeInt, Positive, PositiveInt, component
 from fedpbc.errors import BadOption
 
 
@@ -17,9 +17,13 @@ from fedpbc.errors import BadOption
 class Partition:
     """A way of giving samples to clients."""
 
-    num_clients: int
+    num_clients: int | None
+    """None: as many as ``assign`` gives."""
     assign: Callable[[np.ndarray | None, int], np.ndarray]
-    """``assign(labels int[n] or None, n) -> client of each sample, int[n]``; every client has at least one."""
+    """``assign(labels int[n] or None, n) -> client of each sample, int[n]``; every client has at least one. Samples
+    of client -1 are left out."""
+    column: str | None = None
+    """``assign`` is given this column instead of the labels; "client": the clients that the data name."""
 
 
 def _rng(context: Context, seed: int | None) -> np.random.Generator:
@@ -61,11 +65,7 @@ def dirichlet(
         rng, client = _rng(context, seed), np.empty(n, np.int64)
         for label in np.unique(labels):
             rows = rng.permutation(np.flatnonzero(labels == label))
-            share = rng.dirichlet(np.full(num_clients, alpha))
-            if not np.all(np.isfinite(share)):  # all underflowed: one client has them all
-                share = np.eye(num_clients)[rng.integers(num_clients)]
-            cuts = np.floor(np.cumsum(share)[:-1] * len(rows)).astype(np.int64)
-            client[rows] = np.repeat(np.arange(num_clients), np.diff(cuts, prepend=0, append=len(rows)))
+            client[rows] = _cut(_shares(rng, num_clients, alpha), len(rows))
         return _fill_up(client, num_clients, min_samples, rng)
 
     return Partition(num_clients, assign)
@@ -97,6 +97,96 @@ def shards(
     return Partition(num_clients, assign)
 
 
+@component
+def quantity(
+    context: Context,
+    *,
+    num_clients: PositiveInt,
+    sizes: Literal["dirichlet", "lognormal"] = "dirichlet",
+    alpha: Positive = 0.5,
+    sigma: NonNegative = 1.0,
+    min_samples: PositiveInt = 1,
+    seed: NonNegativeInt | None = None,
+) -> Partition:
+    """Clients of unlike size, samples at random: the shares are ~ Dirichlet(``alpha``), or LogNormal(0, ``sigma``)
+    divided by their sum. A client with fewer than ``min_samples`` is given samples of those that have most.
+    """
+
+    def assign(labels: np.ndarray | None, n: int) -> np.ndarray:
+        _require(n, num_clients, min_samples)
+        rng, client = _rng(context, seed), np.empty(n, np.int64)
+        if sizes == "dirichlet":
+            share = _shares(rng, num_clients, alpha)
+        else:
+            exponent = sigma * rng.standard_normal(num_clients)
+            share = np.exp(exponent - exponent.max())
+            share /= share.sum()
+        client[rng.permutation(n)] = _cut(share, n)
+        return _fill_up(client, num_clients, min_samples, rng)
+
+    return Partition(num_clients, assign)
+
+
+@component
+def by_column(context: Context, *, column: str, num_clients: PositiveInt | None = None) -> Partition:
+    """A client for each value of a column of the data ("label" is one too), numbered in the order of the values.
+
+    With ``num_clients`` the samples are put in the order of the column and cut into so many equal parts.
+    """
+
+    def assign(values: np.ndarray | None, n: int) -> np.ndarray:
+        assert values is not None
+        if num_clients is None:
+            distinct, client = np.unique(values, return_inverse=True)
+            if len(distinct) > MOST_VALUES:
+                what = f"has {len(distinct):,} values, a client each; num_clients cuts their order into fewer"
+                raise BadOption("column", column, what)
+            return client.astype(np.int64)
+        _require(n, num_clients)
+        client = np.empty(n, np.int64)
+        client[np.argsort(values, kind="stable")] = np.arange(n) * num_clients // n
+        return client
+
+    return Partition(num_clients, assign, column)
+
+
+@component
+def own(context: Context, *, max_clients: PositiveInt | None = None, min_samples: PositiveInt = 1) -> Partition:
+    """The clients that the data name themselves. Those with fewer than ``min_samples`` training samples are left out,
+    and of the rest all but the first ``max_clients``.
+    """
+
+    def assign(clients: np.ndarray | None, n: int) -> np.ndarray:
+        assert clients is not None
+        sizes = np.bincount(clients)
+        kept = np.flatnonzero(sizes >= min_samples)[:max_clients]
+        if len(kept) == 0:
+            raise BadOption("min_samples", min_samples, f"no client has as many, the largest has {sizes.max()}")
+        number = np.full(len(sizes), -1, np.int64)
+        number[kept] = np.arange(len(kept))
+        return number[clients]
+
+    return Partition(None, assign, "client")
+
+
+MOST_VALUES = 100_000
+"""More clients than this from the values of a column are taken for a mistake."""
+
+
+def _shares(rng: np.random.Generator, num_clients: int, alpha: float) -> np.ndarray:
+    """[m] ~ Dirichlet(alpha)."""
+    share = rng.dirichlet(np.full(num_clients, alpha))
+    if not np.all(np.isfinite(share)):  # all underflowed: one client has them all
+        share = np.eye(num_clients)[rng.integers(num_clients)]
+    return share
+
+
+def _cut(share: np.ndarray, n: int) -> np.ndarray:
+    """n places in shares, int[n]: 0, 0, ..., 1, 1, ..."""
+    cuts = np.floor(np.cumsum(share)[:-1] * n).astype(np.int64)
+    return np.repeat(np.arange(len(share)), np.diff(cuts, prepend=0, append=n))
+
+
 def _require(n: int, num_clients: int, each: int = 1) -> None:
     if n < num_clients * each:
         raise BadOption("num_clients", num_clients, f"the data has {n} samples, {each} for each client at least")
@@ -126,7 +216,14 @@ def _fill_up(client: np.ndarray, num_clients: int, least: int, rng: np.random.Ge
 
 PARTITIONS: Kind = Kind(
     "partition",
-    {"iid": iid, "dirichlet": dirichlet, "shards": shards},
+    {
+        "iid": iid,
+        "dirichlet": dirichlet,
+        "shards": shards,
+        "quantity": quantity,
+        "by_column": by_column,
+        "own": own,
+    },
     gives=Partition,
 )
 PartitionOption = Annotated[Partition | Component[Partition], PARTITIONS]

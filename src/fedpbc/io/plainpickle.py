@@ -1,7 +1,8 @@
 """Read plain data from a pickle without running anything: this reader knows no classes and no functions.
 
 ``load`` walks over the opcodes (``pickletools``) with a stack of its own. Whatever is not a dict, list, tuple,
-int, float, str, bytes, bool or None is refused by the name of its opcode.
+int, float, str, bytes, bool or None is refused by the name of its opcode. With ``arrays`` NumPy arrays of bytes are
+read too (plainarrays.py): the names that such a pickle calls are taken for what they mean, and never looked up.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pickletools import genops
 from typing import Any
+
+from fedpbc.io.plainarrays import Name, NotPlain, Unbuilt, called, named
 
 KEY_MAX = 2**60
 """Larger integers can be chosen to share one hash, which makes a dict of them take quadratic time."""
@@ -34,12 +37,12 @@ _VALUES = {
 _CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
 
 
-def load(data: bytes) -> Any:
+def load(data: bytes, arrays: bool = False) -> Any:
     """The value of a pickle of protocol 0 to 5. Raises PickleError, one line.
 
-    Dict keys must be str or int below 2^60, lest a key be costly to hash.
+    Dict keys must be str or int below 2^60, lest a key be costly to hash. ``arrays``: NumPy arrays uint8 are allowed.
     """
-    machine = _Machine()
+    machine = _Machine(arrays)
     try:
         for opcode, argument, position in genops(data):
             if opcode.name == "STOP":
@@ -47,6 +50,8 @@ def load(data: bytes) -> Any:
             machine.run(opcode.name, argument, position)
     except PickleError:
         raise
+    except NotPlain as error:
+        raise PickleError(f"holds more than plain data ({error}), which is never run") from None
     except (ValueError, IndexError, KeyError, OverflowError):
         raise PickleError("is no pickle, or a damaged one") from None
     raise PickleError("is no pickle, or a damaged one")
@@ -55,7 +60,8 @@ def load(data: bytes) -> Any:
 class _Machine:
     """The stack and the memo of a pickle."""
 
-    def __init__(self) -> None:
+    def __init__(self, arrays: bool = False) -> None:
+        self.arrays = arrays
         self.stack: list[Any] = []
         self.memo: dict[int, Any] = {}
 
@@ -67,6 +73,8 @@ class _Machine:
             self.stack.append(_CONSTANTS[name])
         elif name in _OPERATIONS:
             _OPERATIONS[name](self, argument)
+        elif self.arrays and name in _OF_ARRAYS:
+            _OF_ARRAYS[name](self, argument)
         else:
             raise PickleError(f"holds more than plain data ({name} at byte {position}), which is never run")
 
@@ -109,6 +117,11 @@ class _Machine:
         """Push a dict of keys and values in turn."""
         self.stack.append({})
         self.update(values)
+
+    def build(self) -> None:
+        """Put what a pickle fills in, an array or its type, in the place of its beginning."""
+        state = self.pop()
+        self.stack[-1] = self.top(Unbuilt).built(state)
 
     def store(self, index: int) -> None:
         """Remember the top of the stack."""
@@ -155,10 +168,21 @@ _OPERATIONS: dict[str, Callable[[_Machine, Any], Any]] = {
 }
 
 
+_OF_ARRAYS: dict[str, Callable[[_Machine, Any], Any]] = {
+    "GLOBAL": lambda machine, name: machine.stack.append(named(name)),
+    "STACK_GLOBAL": lambda machine, _: machine.stack.append(named(" ".join(map(str, machine.pops(2))))),
+    "REDUCE": lambda machine, _: machine.stack.append(called(*machine.pops(2))),
+    "BUILD": lambda machine, _: machine.build(),
+}
+"""Only where arrays are allowed."""
+
+
 def _checked(value: Any) -> Any:
     """``value``, unless it is nested deeper than MAX_DEPTH; each distinct container of a level is seen once."""
     level = [value]
     for _ in range(MAX_DEPTH + 1):
+        if any(type(v) in (Unbuilt, Name) for v in level):
+            raise PickleError("is no pickle, or a damaged one")
         containers = {id(v): v for v in level if type(v) in (dict, list, tuple)}
         level = [inner for v in containers.values() for inner in (v.values() if type(v) is dict else v)]
         if not containers:

@@ -11,7 +11,7 @@ import numpy as np
 from fedpbc.core.lazy import jax, jnp
 from fedpbc.core.schema import Context, component
 from fedpbc.core.types import Array, Measure, Problem
-from fedpbc.data.arrays import DataOption
+from fedpbc.data.registry import DataOption
 from fedpbc.errors import ConfigError
 from fedpbc.models import ModelOption, logistic
 from fedpbc.models.model import Model
@@ -34,9 +34,8 @@ def classification(
     """F_i is the mean cross-entropy of client i's samples under softmax; features [n, ...] and labels int[n].
 
     Measures loss and accuracy on training samples (mean over clients, and pooled) and on test samples (pooled, and
-    where they belong to clients the mean over clients). ``grad_norm``, ``weights``: as in ``loss``. Traits for link
-    probabilities: mean_label, num_samples, label_distribution. Raises ConfigError for labels that are no integers from
-    0.
+    where they belong to clients the mean over clients). ``grad_norm``, ``weights``: as in ``loss``. Raises
+    ConfigError for labels that are no integers from 0.
     """
     set_ = dataset(data)
     if not (isinstance(set_.train, tuple) and len(set_.train) == 2 and set_.train[1].ndim == 1):
@@ -50,7 +49,6 @@ def classification(
     num_classes = max(int(both.max()) + 1, 2)
     network, params = initial(context, model, features, num_classes)
     counts = label_counts(set_.client, labels, set_.num_clients, num_classes)
-    sizes = counts.sum(axis=1)
     return objective_problem(
         context,
         set_,
@@ -61,10 +59,7 @@ def classification(
         grad_norm=grad_norm,
         one_by_one=network.one_by_one,
         by_samples=weights == "samples",
-        traits={
-            "mean_label": counts @ np.arange(num_classes) / sizes,
-            "label_distribution": counts / sizes[:, None],
-        },
+        counts=counts,
         model=network,
         of_outputs=cross_entropy,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,12 +14,15 @@ from fedpbc.core.lazy import jax, jnp
 from fedpbc.core.memory import PROGRAM_BYTES, STATES, require_memory, total_memory
 from fedpbc.core.schema import Context, bind, component
 from fedpbc.core.types import Measure, Problem
-from fedpbc.data.arrays import DataOption, Dataset
+from fedpbc.data.arrays import Dataset
+from fedpbc.data.registry import DataOption
 from fedpbc.errors import ConfigError, called, shorten, unknown_key
 from fedpbc.models.dense import Logistic
 from fedpbc.models.model import Functions, Model
 from fedpbc.problems.objective import LOSS, Objective, PerSample, check_function, problem_of, sizes_in, unlike
 from fedpbc.problems.samples import block_of, in_order
+from fedpbc.problems.scaled import scaled, source_of
+from fedpbc.problems.traits import Traits
 
 
 @component
@@ -136,6 +140,8 @@ def dataset(data: Any) -> Dataset:
         if n and not (client.min() >= 0 and client.max() < data.num_clients):
             least, most = client.min(), client.max()
             raise ConfigError(f"data: {name} goes from {least} to {most}, must be from 0 to {data.num_clients - 1}")
+    if data.scaling is not None and not (isinstance(data.train, tuple) and len(data.train) == 2):
+        raise ConfigError("data: scaling needs a pair of features and labels")
     forms = [jax.tree.map(lambda a: str(a.shape[1:]), tree) for tree in (data.train, data.test)]
     if data.test is not None and forms[0] != forms[1]:
         raise ConfigError(f"data: test has samples of other shapes than train: {forms[1]}, must be {forms[0]}")
@@ -153,13 +159,14 @@ def objective_problem(
     grad_norm: bool,
     one_by_one: bool,
     by_samples: bool,
-    traits: Mapping[str, np.ndarray] | None = None,
+    counts: np.ndarray | None = None,
     model: Model | None = None,
     of_outputs: Callable[[Any, Any], Any] | None = None,
 ) -> Problem:
     """A problem from initial parameters, functions of (params, batch) and data. Raises ConfigError.
 
-    ``of_outputs``: the loss as a function of the outputs of ``model`` and the targets.
+    ``counts`` [m, classes]: samples of each label, for link probabilities. ``of_outputs``: the loss as a function of
+    the outputs of ``model`` and the targets.
     """
     flat, dtype = Flat.of(params), np.dtype(context.dtype)
     rows = sum(_stored_bytes(leaf, dtype) for leaf in jax.tree.leaves((data.train, data.test)))
@@ -183,17 +190,26 @@ def objective_problem(
     tree = jax.tree.map(lambda a: jax.ShapeDtypeStruct(np.shape(a), dtype), params)
     n = unlike(*sizes_in(tree, jax.tree.map(lambda a: a[0], train.data)))
     example = jax.tree.map(lambda a: jax.ShapeDtypeStruct((n, *a.shape[1:]), a.dtype), train.data)
+    if data.scaling is not None:
+        example = jax.eval_shape(partial(scaled, data.scaling, dtype=dtype), example)
     check_function("loss", loss, tree, example, scalar=True)
     for name, metric in metrics.items():
         check_function(f"metrics.{name}", metric, tree, example, scalar=False)
     names = ("loss", *metrics)
     objective = Objective(
         flat, loss, tuple(metrics.items()), names, names, True, grad_norm, of_outputs,
-        model if isinstance(model, Logistic) else None, one_by_one, (block, test_block),
+        model if isinstance(model, Logistic) else None, one_by_one, (block, test_block), source_of(data.scaling),
     )  # fmt: skip
     init = flat.flatten(params, dtype)
     return problem_of(
-        objective, train, test, init, measures, traits or {}, by_samples, _work(loss, tree, example, flat.size)
+        objective,
+        train,
+        test,
+        init,
+        measures,
+        Traits(data, train.sizes, counts, train),
+        by_samples,
+        _work(loss, tree, example, flat.size),
     )
 
 

@@ -188,7 +188,7 @@ def problem_from(
         num_blocks=num_blocks,
         block_sums=_block_sums_of(objective),
         metrics=_metrics,
-        client_traits={"num_samples": sizes.astype(np.float64), **traits},
+        client_traits=traits if "num_samples" in traits else {"num_samples": sizes.astype(np.float64), **traits},
         measures=_named(objective, "test" in params, owned, measures),
         several=linear_steps(objective.flat, objective.linear, objective.of_outputs)
         if objective.linear is not None and objective.of_outputs is not None

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from fedpbc.core.lazy import jnp
 from fedpbc.core.schema import Context, component
 from fedpbc.core.types import Array, Measure, Problem
-from fedpbc.data.arrays import DataOption
+from fedpbc.data.registry import DataOption
 from fedpbc.errors import ConfigError
 from fedpbc.models import ModelOption, logistic
 from fedpbc.models.model import Model

@@ -1,13 +1,12 @@
 """The run directory: what a run leaves behind, written so that a kill at any moment loses nothing finished.
 
 While running, ``cells/`` holds one file per finished cell and a checkpoint of the running one; at the end they
-become metrics.csv, models/, summary.json and manifest.json, and ``cells/`` goes; figure.png/.svg come last. Every file
-is written beside itself and renamed. The columns and keys are described in docs/run-directory.md.
+become metrics.csv, models/, summary.json and manifest.json, and ``cells/`` goes; the pictures come last. Every file is
+written beside itself and renamed. The columns and keys are described in docs/run-directory.md.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
@@ -15,7 +14,6 @@ import shutil
 import tomllib
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,13 +23,14 @@ import tomli_w
 
 from fedpbc.core.measures import BEFORE_THE_CONTRACT
 from fedpbc.core.types import Measure
-from fedpbc.data.arrays import Arrays
 from fedpbc.errors import ConfigError, FedpbcError, shorten
 from fedpbc.experiment.grid import Cell, CellKey, Experiment
 from fedpbc.experiment.part import Part
 from fedpbc.io.lock import Lock
 from fedpbc.io.whole import damaged, read_arrays, replacing, write_arrays, write_text
+from fedpbc.runs.inputs import content_of, difference, refuse_inside, stored_content, write_inputs
 from fedpbc.runs.metrics import read_metrics, write_metrics
+from fedpbc.runs.partition import PICTURE, draw_partition, write_partition
 from fedpbc.runs.run import KEYS, CellResult, Models, Run, final_values, summarise
 from fedpbc.runs.stamps import changed_since
 from fedpbc.runs.structure import rebuilt
@@ -63,6 +62,7 @@ class RunDirectory:
             found = {entry.name for entry in path.iterdir()} if path.is_dir() else set()
         except OSError as error:
             raise ConfigError(f"{shorten(str(path))}: cannot be used: {error.strerror}") from None
+        refuse_inside(path, experiment)
         if found and not resume:
             raise ConfigError(f"{path}: is not empty; go on with --resume, or choose another --out")
         if found - _BEFORE_EXPERIMENT:
@@ -90,7 +90,7 @@ class RunDirectory:
             raise ConfigError(f"{self.path}: holds no experiment.toml, so there is nothing to resume")
         try:
             stored = tomllib.loads(stored_path.read_text(encoding="utf-8"))
-            before = _stored_content(stored, self.path)
+            before = stored_content(stored, self.path)
         except (ValueError, OSError, ConfigError) as error:
             raise ConfigError(f"{stored_path}: cannot be read: {error}") from None
         changed = difference(before, content_of(self.experiment))
@@ -108,28 +108,9 @@ class RunDirectory:
             (self.path / PART).unlink(missing_ok=True)
 
     def _write_experiment(self) -> None:
-        """The resolved experiment, with a copy beside it of every file, array and source it rests on."""
-        names: dict[Any, str] = {}
-        for key, file in self.experiment.files().items():
-            name = _copy_name(key, file)
-            if _identity(file) in names or name is None:
-                continue
-            inputs = self.path / "inputs"
-            inputs.mkdir(exist_ok=True)
-            taken = name in names.values()
-            name = re.sub(r"[^A-Za-z0-9]+", "-", key) + Path(name).suffix if taken else name
-            names[_identity(file)] = name
-            with replacing(inputs / name) as temporary:
-                if isinstance(file, Path):
-                    shutil.copyfile(file, temporary)
-                else:
-                    file.write(temporary)
-
-        def written(file: Any) -> str:
-            return f"inputs/{names[_identity(file)]}" if _identity(file) in names else str(file)
-
-        table = self.experiment.table(written)
-        write_text(self.path / "experiment.toml", tomli_w.dumps(table))
+        """The resolved experiment, with what it rests on beside it."""
+        written = write_inputs(self.experiment, self.path)
+        write_text(self.path / "experiment.toml", tomli_w.dumps(self.experiment.table(written)))
 
     def close(self) -> None:
         """Release the directory, so that another run can write to it."""
@@ -209,6 +190,8 @@ class RunDirectory:
         shutil.rmtree(self.path / ".cells.done", ignore_errors=True)
         if not (self.path / "figure.svg").is_file():
             draw_figure(run, self.path)
+        if not (self.path / PICTURE).is_file():
+            draw_partition(self.path)
 
 
 def part_of(path: Path) -> Part | None:
@@ -249,89 +232,14 @@ def write_run(run: Run, out: Path) -> Path:
     directory = RunDirectory.open(out, run.experiment, resume=False)
     try:
         manifest = {key: value for key, value in run.manifest.items() if key != "cells"}
+        write_partition(out, run.held)
         directory.finish(manifest, run.measures, run.cells)
     finally:
         directory.close()
     draw_figure(run, out)
+    draw_partition(out)
     run.path = out
     return out
-
-
-def _identity(file: Any) -> Any:
-    """Functions of one file, and the file itself, have one copy."""
-    return file.path if getattr(file, "path", None) is not None and hasattr(file, "qualname") else file
-
-
-def _copy_name(key: str, file: Any) -> str | None:
-    """The name of a copy under ``inputs/``; None for code in a package, which has no copy."""
-    plain = re.sub(r"[^A-Za-z0-9]+", "-", key)
-    if isinstance(file, Path):
-        return file.name if file.suffix == ".py" else plain + file.suffix
-    if hasattr(file, "qualname"):
-        return file.path.name if file.path is not None and file.found_by_name else None
-    return plain + str(file.suffix)
-
-
-def content_of(experiment: Experiment) -> dict[str, Any]:
-    """The experiment as a table, with hashes of the files' contents instead of their names."""
-    return experiment.table(_digest)
-
-
-def _digest(file: Any) -> str:
-    """What stands for a file, data or source when two experiments are compared; the same arrays are the same data."""
-    if not isinstance(file, Path):
-        return f"content with SHA-256 {file.digest()}" if _copy_name("", file) else str(file)
-    if file.suffix == ".npz":  # arrays given in Python are compared with the copy of them
-        with suppress(FedpbcError):
-            return f"content with SHA-256 {Arrays(read_arrays(file)).digest()}"
-    try:
-        digest = hashlib.sha256(file.read_bytes()).hexdigest()[:12]
-    except OSError as error:
-        raise ConfigError(f"{file}: cannot be read: {error.strerror}") from None
-    return f"content with SHA-256 {digest}"
-
-
-def _stored_content(stored: dict[str, Any], base: Path) -> dict[str, Any]:
-    """The same of a run directory, without building components that only Python can make."""
-    made_in_python = "made in Python" in json.dumps(stored)
-    if not made_in_python:
-        return content_of(Experiment.from_table(stored, base))
-    return content_as_written(stored, base)
-
-
-def content_as_written(stored: dict[str, Any], base: Path) -> dict[str, Any]:
-    """The stored experiment, with hashes of the files in ``inputs/`` instead of their names. Runs no code."""
-
-    def content(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {key: content(item) for key, item in value.items()}
-        if isinstance(value, list):
-            return [content(item) for item in value]
-        if isinstance(value, str) and value.startswith("inputs/"):
-            name, colon, attribute = value.partition(":")
-            return _digest(base / name) + colon + attribute
-        return value
-
-    table: dict[str, Any] = content(stored)
-    return table
-
-
-def difference(before: Any, now: Any, key: str = "") -> list[str]:
-    """The differences between two tables, one line per key."""
-    if isinstance(before, dict) and isinstance(now, dict):
-        lines = []
-        for name in dict.fromkeys([*before, *now]):
-            lines += difference(before.get(name), now.get(name), f"{key}.{name}" if key else name)
-        return lines
-    if isinstance(before, list) and isinstance(now, list) and len(before) == len(now):
-        return [
-            line for i, pair in enumerate(zip(before, now, strict=True)) for line in difference(*pair, f"{key}[{i}]")
-        ]
-    return [] if before == now else [f"{key} was {_shown(before)}, is {_shown(now)}"]
-
-
-def _shown(value: Any) -> str:
-    return "absent" if value is None else shorten(value, 80)
 
 
 def cell_name(experiment: Experiment, cell: Cell) -> str:

@@ -18,8 +18,10 @@ from fedpbc.experiment.grid import CellKey
 from fedpbc.experiment.part import Part
 from fedpbc.io.lock import Lock
 from fedpbc.io.whole import replacing, write_text
-from fedpbc.runs.directory import content_as_written, difference, draw_figure, part_of, read_run
+from fedpbc.runs.directory import draw_figure, part_of, read_run
+from fedpbc.runs.inputs import content_as_written, difference
 from fedpbc.runs.metrics import write_metrics
+from fedpbc.runs.partition import FILE, draw_partition
 from fedpbc.runs.run import CellResult, Models, Run, final_values, summarise
 
 BITS_DEPEND_ON = ("fedpbc", "commit", "jax", "numpy", "device")
@@ -157,6 +159,7 @@ def _write(pieces: list[_Piece], results: Mapping[CellKey, CellResult], out: Pat
         run = _fill(pieces, results, beside)
         run.path = out
         draw_figure(run, beside, out)
+        draw_partition(beside, out)
         os.replace(beside, out)
     except BaseException:
         shutil.rmtree(beside, ignore_errors=True)
@@ -174,6 +177,8 @@ def _fill(pieces: list[_Piece], results: Mapping[CellKey, CellResult], folder: P
         for file in sorted((first.path / "inputs").iterdir()):
             _copy(file, folder / "inputs" / file.name)
     _copy(first.path / "experiment.toml", folder / "experiment.toml")
+    if (first.path / FILE).is_file():
+        _copy(first.path / FILE, folder / FILE)
     (folder / "models").mkdir()
     infos: list[dict[str, Any]] = []
     for key, result in results.items():

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from fedpbc.experiment.grid import CellKey, Experiment
+    from fedpbc.runs.partition import Held
 
 GROUP = ("links", "algorithm", "compute")
 KEYS = (*GROUP, "seed")
@@ -88,6 +89,8 @@ class Run:
     """Of every file it read, what tells that it was written to since."""
     tree: Callable[[np.ndarray], Any] | None = None
     """Of a vector [d] the model as a pytree."""
+    held: Held | None = None
+    """Of a run on data that was computed here: who has which samples."""
 
     def __repr__(self) -> str:
         where = f" in {self.path}" if self.path else ""

@@ -25,7 +25,9 @@ from fedpbc.experiment.grid import Cell, CellKey, Experiment
 from fedpbc.runs import processes
 from fedpbc.runs.callbacks import Callback
 from fedpbc.runs.cell import run_cell
-from fedpbc.runs.directory import RunDirectory, content_of, draw_figure, pack, read_run, unpack
+from fedpbc.runs.directory import RunDirectory, draw_figure, pack, read_run, unpack
+from fedpbc.runs.inputs import content_of
+from fedpbc.runs.partition import draw_partition, held_by, write_partition
 from fedpbc.runs.provenance import made_with
 from fedpbc.runs.run import COUNTS, CellResult, Run
 from fedpbc.runs.stamps import changed_since, stamps_of
@@ -232,16 +234,21 @@ class Grid:
     def run(self, directory: RunDirectory | None = None) -> Run:
         """Every cell that is not finished yet, and what a run leaves behind."""
         cells = self.experiment.cells()
+        held = held_by(self.drawn(cells[0].seed), cells[0].seed)
+        if directory:
+            write_partition(directory.path, held)
         finished = self._run_cells(cells, directory)
         results = {cell.key: finished[cell.key] for cell in cells}
         infos = [{**key._asdict(), **result.info} for key, result in results.items()]
         manifest = self.manifest()
         run = self._run(results, {**manifest, "cells": infos}, directory.path if directory else None)
+        run.held = held
 
         def left_behind() -> None:
             if directory:
                 directory.finish(manifest, self._measures, results)
                 draw_figure(run, directory.path)
+                draw_partition(directory.path)
 
         processes.decided(left_behind)
         return run

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fedpbc.experiment.grid import Experiment
+from fedpbc.io.content import stamp_of
 
 
 def stamps_of(experiment: Experiment) -> dict[str, Any]:
@@ -30,7 +31,6 @@ def _stamp(file: Any) -> Any:
     if not isinstance(file, Path):
         return file.digest()
     try:
-        found = file.stat()
+        return stamp_of(file)
     except OSError:
         return None
-    return found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -89,36 +89,52 @@ def _zeta(a: float) -> float:
 
 
 @component
-def by_trait(context: Context, *, low: Fraction = 0.1, high: Fraction = 0.9, trait: str = "mean_label") -> np.ndarray:
+def by_trait(
+    context: Context,
+    *,
+    low: Fraction = 0.1,
+    high: Fraction = 0.9,
+    trait: str = "mean_label",
+    shape: Literal["halves", "linear"] = "halves",
+) -> np.ndarray:
     """Links that depend on the data: the half of the clients with the smaller trait has ``low``, the rest ``high``.
 
-    ``trait`` is a fact the problem knows of its clients, e.g. ``mean_label`` or ``num_samples``. Not in the
-    paper: it makes the bias of FedAvg visible, because who is heard depends on what is learnt.
+    ``trait`` is a fact the problem knows of its clients: of data, num_samples, num_labels, mean_label, label_entropy,
+    "share:LABEL", "feature:J", "column:NAME". ``shape``: "halves", or "linear" from ``low`` at the smallest trait to
+    ``high`` at the largest. Not in the paper: it makes the bias of FedAvg visible, because who is heard depends on what
+    is learnt.
     """
-    order = _by_trait(context, trait)
+    values = _trait(context.problem.client_traits, trait)
+    if shape == "linear":
+        span = np.ptp(values)
+        return low + (high - low) * (values - values.min()) / (span if span > 0 else 1.0)
+    order = np.argsort(values, kind="stable")
     prob = np.full(len(order), high)
     prob[order[: len(order) // 2]] = low
     return prob
-
-
-def _by_trait(context: Context, trait: str) -> np.ndarray:
-    """The clients in the order of a trait, int[m]. Raises BadOption."""
-    traits = {name: value for name, value in context.problem.client_traits.items() if np.ndim(value) == 1}
-    if trait not in traits:
-        wrong = "is no number per client" if trait in context.problem.client_traits else "unknown trait"
-        known = ", ".join(traits) or "none for this problem"
-        raise BadOption("trait", trait, f"{wrong}; allowed: {known}")
-    return np.argsort(traits[trait], kind="stable")
 
 
 @component
 def spread(context: Context, *, low: Fraction, high: Fraction, trait: str | None = None) -> np.ndarray:
     """Evenly spaced from ``low`` to ``high``, in the order of ``trait``, or else in one drawn from the seed."""
     m = context.problem.num_clients
-    order = context.rng(f"spread from {low} to {high}").permutation(m) if trait is None else _by_trait(context, trait)
+    if trait is None:
+        order = context.rng(f"spread from {low} to {high}").permutation(m)
+    else:
+        order = np.argsort(_trait(context.problem.client_traits, trait), kind="stable")
     prob = np.empty(m)
     prob[order] = np.linspace(low, high, m)
     return prob
+
+
+def _trait(traits: Mapping[str, np.ndarray], name: str) -> np.ndarray:
+    """One number per client, [m]. Raises BadOption."""
+    values = traits.get(name)
+    if values is None or np.ndim(values) != 1:
+        wrong = "unknown trait" if values is None else "is no number per client"
+        known = getattr(traits, "known", None) or ", ".join(n for n, v in traits.items() if np.ndim(v) == 1)
+        raise BadOption("trait", name, f"{wrong}; allowed: {known or 'none for this problem'}")
+    return values
 
 
 @component
