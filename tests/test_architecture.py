@@ -28,6 +28,7 @@ LAYERS = [
     {"runs"},
     {"plots", "testing"},
     {"audit", "simulation"},
+    {"tuning"},
     {"cli"},
     {"__main__"},
 ]

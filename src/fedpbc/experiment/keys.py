@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from fedpbc.core.schedules import Schedule
-from fedpbc.core.schema import NonNegativeInt, PositiveInt, Range
+from fedpbc.core.schema import NonNegativeInt, Positive, PositiveInt, Range
 
 
 def figure(
@@ -28,6 +29,41 @@ def state_loss(*, round: NonNegativeInt, share: Annotated[float, Range(high=1, a
     return {"round": round, "share": share}
 
 
+def tune(
+    *,
+    seeds: list[NonNegativeInt] | None = None,
+    metric: str = "train_loss",
+    per: Literal["links", "all"] = "links",
+    budget: PositiveInt = 20,
+    lengths: Annotated[int, Range(1, 10)] = 4,
+    halving: Annotated[int, Range(2, 10)] = 3,
+    learning_rate: list[Schedule] | None = None,
+    server: list[Positive] = [0.3, 1.0, 3.0],  # noqa: B006
+    grid: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """How ``fedpbc tune`` chooses the settings of every method.
+
+    seeds: other ones than those reported; by default the two that follow the largest of those. metric: of the server's
+    model, after the last round, without ``server_``. per: choose for each link setting, or one for all of them, by the
+    mean. budget: of each method (and link setting), as so many settings run to the end on every seed. lengths: at most
+    so many, T, T/3, T/9, ... for a ``halving`` of 3, of which the best third goes on to the next. learning_rate: by
+    default .1, .3, 1, 3 and 10 times the method's own, constant and decaying. server: multiples of the server's step
+    size, where a method has one. grid: by label or name of a method, a list of values for each of its options.
+    """
+    return {
+        "seeds": seeds, "metric": metric, "per": per, "budget": budget, "lengths": lengths, "halving": halving,
+        "learning_rate": learning_rate, "server": server, "grid": grid,
+    }  # fmt: skip
+
+
+def tuned(*, seeds: list[NonNegativeInt], metric: str, budget: PositiveInt, choices: list[Any]) -> dict[str, Any]:
+    """What ``fedpbc tune`` found: on which seeds, by which metric, at which budget, and its choices.
+
+    A choice names an ``algorithm`` by its label, the ``links`` it is for (none: all), and its settings and options.
+    """
+    return {"seeds": seeds, "metric": metric, "budget": budget, "choices": choices}
+
+
 def settings(
     *,
     name: str,
@@ -45,7 +81,7 @@ def settings(
     metrics: list[Literal["server", "mean"]] = ["server", "mean"],  # noqa: B006
     imports: list[Path] | None = None,
 ) -> None:
-    """The keys of an experiment file, beside [problem], [[links]], [[algorithms]], [state_loss] and [figure].
+    """The keys of an experiment file, beside [problem], [[links]], [[algorithms]] and the other tables.
 
     rounds: T, the cool-down included. local_steps: s. minibatch: "round" reuses one minibatch for all local
     steps of a round, "step" draws a fresh one each. compute: who computes, "all" or only the "active" clients.
@@ -58,4 +94,4 @@ def settings(
     """
 
 
-TABLES = ("problem", "links", "algorithms", "figure", "state_loss")
+TABLES = ("problem", "links", "algorithms", "figure", "state_loss", "tune", "tuned")

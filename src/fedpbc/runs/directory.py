@@ -77,7 +77,7 @@ class RunDirectory:
         try:
             if not (path / "experiment.toml").exists():
                 run._write_part()
-                run._write_experiment()
+                write_experiment(experiment, path / "experiment.toml")
             run.cells.mkdir(exist_ok=True)
         except BaseException:
             run.close()
@@ -106,30 +106,6 @@ class RunDirectory:
             write_text(self.path / PART, json.dumps(vars(self.experiment.part)) + "\n")
         else:  # of a run that was killed before it had an experiment
             (self.path / PART).unlink(missing_ok=True)
-
-    def _write_experiment(self) -> None:
-        """The resolved experiment, with a copy beside it of every file, array and source it rests on."""
-        names: dict[Any, str] = {}
-        for key, file in self.experiment.files().items():
-            name = _copy_name(key, file)
-            if _identity(file) in names or name is None:
-                continue
-            inputs = self.path / "inputs"
-            inputs.mkdir(exist_ok=True)
-            taken = name in names.values()
-            name = re.sub(r"[^A-Za-z0-9]+", "-", key) + Path(name).suffix if taken else name
-            names[_identity(file)] = name
-            with replacing(inputs / name) as temporary:
-                if isinstance(file, Path):
-                    shutil.copyfile(file, temporary)
-                else:
-                    file.write(temporary)
-
-        def written(file: Any) -> str:
-            return f"inputs/{names[_identity(file)]}" if _identity(file) in names else str(file)
-
-        table = self.experiment.table(written)
-        write_text(self.path / "experiment.toml", tomli_w.dumps(table))
 
     def close(self) -> None:
         """Release the directory, so that another run can write to it."""
@@ -209,6 +185,30 @@ class RunDirectory:
         shutil.rmtree(self.path / ".cells.done", ignore_errors=True)
         if not (self.path / "figure.svg").is_file():
             draw_figure(run, self.path)
+
+
+def write_experiment(experiment: Experiment, path: Path) -> None:
+    """The resolved experiment, with a copy beside it of every file, array and source it rests on, in ``inputs/``."""
+    names: dict[Any, str] = {}
+    for key, file in experiment.files().items():
+        name = _copy_name(key, file)
+        if _identity(file) in names or name is None:
+            continue
+        inputs = path.parent / "inputs"
+        inputs.mkdir(exist_ok=True)
+        taken = name in names.values()
+        name = re.sub(r"[^A-Za-z0-9]+", "-", key) + Path(name).suffix if taken else name
+        names[_identity(file)] = name
+        with replacing(inputs / name) as temporary:
+            if isinstance(file, Path):
+                shutil.copyfile(file, temporary)
+            else:
+                file.write(temporary)
+
+    def written(file: Any) -> str:
+        return f"inputs/{names[_identity(file)]}" if _identity(file) in names else str(file)
+
+    write_text(path, tomli_w.dumps(experiment.table(written)))
 
 
 def part_of(path: Path) -> Part | None:
@@ -336,8 +336,8 @@ def _shown(value: Any) -> str:
 
 def cell_name(experiment: Experiment, cell: Cell) -> str:
     """A readable file name, unique within the experiment."""
-    links = experiment.links.index(cell.links)
-    algorithm = experiment.algorithms.index(cell.algorithm)
+    links = [entry.label for entry in experiment.links].index(cell.links.label)
+    algorithm = [entry.label for entry in experiment.algorithms].index(cell.algorithm.label)
     method = f"{algorithm}-{_slug(cell.algorithm.label)}"
     return f"{links}-{_slug(cell.links.label)}_{method}_{cell.compute}_seed{cell.seed}"
 
