@@ -35,7 +35,9 @@ class Choice:
         return {**where, "algorithm": self.algorithm.label, **values_table(self.algorithm, self.changed, written)}
 
 
-def values_table(algorithm: Component[Any], names: Sequence[str], written: Callable[[Any], str] = str) -> dict[str, Any]:
+def values_table(
+    algorithm: Component[Any], names: Sequence[str], written: Callable[[Any], str] = str
+) -> dict[str, Any]:
     """Some settings and options of an algorithm as TOML."""
     options = algorithm.table(written)
     own = {k: rate_table(v, written) if isinstance(v, Component) else v for k, v in algorithm.settings.items()}
@@ -74,7 +76,8 @@ def bind_choices(
         for name, value, labels in (("algorithm", label, known), ("links", where, links)):
             if not (value in labels if isinstance(value, str) else value is None and name == "links"):
                 hint = suggest(value, labels) if isinstance(value, str) else ""
-                raise ConfigError(f"{here}.{name} = {shorten(value)}: must be the label of one{hint}")
+                there = f"one of the labels {', '.join(map(shorten, labels))}"
+                raise ConfigError(f"{here}.{name} = {shorten(value)}: must be {there}{hint}")
         values = {k: v for k, v in table.items() if k not in ("algorithm", "links")}
         choices.append(Choice(where, with_values(known[str(label)], values, here, base), tuple(values)))
     for one in links:

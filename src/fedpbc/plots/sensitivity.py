@@ -70,7 +70,9 @@ def _draw(record: Mapping[str, Any]) -> Figure:
 
 def _spans(record: Mapping[str, Any]) -> bool:
     """Whether the values, all above 0, span more than two decades."""
-    values = [s["score"] for m in record["methods"] for r in m["rungs"] for s in r["settings"] if s["score"] is not None]
+    values = [
+        s["score"] for m in record["methods"] for r in m["rungs"] for s in r["settings"] if s["score"] is not None
+    ]
     return bool(values) and min(values) > 0 and max(values) > 100 * min(values)
 
 

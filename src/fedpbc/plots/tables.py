@@ -10,7 +10,7 @@ import numpy as np
 from rich.cells import cell_len
 
 from fedpbc.core.measures import base_of
-from fedpbc.plots.choice import models_of, run_labels, shown_metrics
+from fedpbc.plots.choice import models_of, run_labels, shown_metrics, tuned_on
 from fedpbc.plots.spread import WORDS, last_values, spread, spread_of, written
 from fedpbc.runs.run import Group, Run
 
@@ -184,6 +184,7 @@ def _notes(runs: Sequence[Run], names: Sequence[str], width: int) -> list[str]:
         notes.append("gradient steps: local steps the method uses.")
     if ROUNDS in names:
         notes.append("last round: where a callback ended a run early, its last; values are those after it.")
+    notes += [f"{line}." for line in tuned_on(runs)]
     return [line for note in notes for line in _wrapped(note, width)]
 
 
@@ -202,7 +203,9 @@ def _markdown_text(text: str) -> str:
 
 def _caption(runs: Sequence[Run], ends: str = "\n") -> str:
     several = any(len(run.table["seeds"]) > 1 for run in runs)
-    return f"{ends}After the last round, {WORDS[spread_of(runs)]}.\n" if several else ""
+    notes = [f"After the last round, {WORDS[spread_of(runs)]}"] if several else []
+    notes += tuned_on(runs)
+    return f"{ends}{'; '.join(notes)}.\n" if notes else ""
 
 
 _LATEX = {"&": r"\&", "%": r"\%", "_": r"\_", "#": r"\#", "$": r"\$", "{": r"\{", "}": r"\}", "<": r"\textless{}",

@@ -58,9 +58,7 @@ class _Count:
 
 
 @contextmanager
-def shown(
-    cells: int, rounds: int, stream: TextIO, quiet: bool
-) -> Iterator[Callable[[CellKey, int, int], None] | None]:
+def shown(cells: int, rounds: int, stream: TextIO, quiet: bool) -> Iterator[Callable[[CellKey, int, int], None] | None]:
     """Show progress of so many cells, of so many rounds in all, while the block runs.
 
     Gives the function that the runner calls, or None when quiet.

@@ -28,12 +28,12 @@ class Schedule(NamedTuple):
 
 
 def lengths_of(rounds: int, most: int, halving: int) -> list[int]:
-    """T / halving^k rounds, rounded up, for k = most - 1 .. 0, each once.
+    """T / halving^k rounds, rounded down, at least 1, for k = most - 1 .. 0, each once.
 
     >>> lengths_of(1000, 4, 3), lengths_of(2, 4, 3)
-    ([38, 112, 334, 1000], [1, 2])
+    ([37, 111, 333, 1000], [1, 2])
     """
-    return sorted({-(-rounds // halving**k) for k in range(most)})
+    return sorted({max(1, rounds // halving**k) for k in range(most)})
 
 
 def schedule(size: int, budget: int, lengths: Sequence[int], halving: int) -> Schedule:
@@ -42,10 +42,10 @@ def schedule(size: int, budget: int, lengths: Sequence[int], halving: int) -> Sc
     As few lengths as possible, so that a small grid is run to the end. Where all lengths are not enough for the whole
     grid, as much of it as fits is drawn.
 
-    >>> schedule(10, 20, [38, 112, 334, 1000], 3)
+    >>> schedule(10, 20, [37, 111, 333, 1000], 3)
     Schedule(drawn=10, lengths=[1000], counts=[10])
-    >>> schedule(90, 20, [38, 112, 334, 1000], 3)
-    Schedule(drawn=90, lengths=[38, 112, 334, 1000], counts=[90, 30, 10, 4])
+    >>> schedule(90, 20, [37, 111, 333, 1000], 3)
+    Schedule(drawn=90, lengths=[37, 111, 333, 1000], counts=[90, 30, 10, 4])
     """
     room = budget * lengths[-1]
     whole = [_of(size, lengths[-k:], halving) for k in range(1, len(lengths) + 1)]

@@ -43,8 +43,9 @@ def result_lines(record: Mapping[str, Any]) -> Iterator[str]:
     rows, before = [], ""
     several = len(record["links"]) > 1 and record["per"] != "all"
     head = ["method", "chosen", measure["title"], "settings", "budget used"]
-    yield f"{record['experiment']}: tuned on seeds {_list(record['seeds'])}, mean over them; reported on seeds " + _list(
-        record["reported_on"]
+    yield (
+        f"{record['experiment']}: tuned on seeds {_list(record['seeds'])}, mean over them; reported on seeds "
+        + _list(record["reported_on"])
     )
     for one in record["methods"]:
         if several and one["links"] != before:

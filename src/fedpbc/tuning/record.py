@@ -19,7 +19,7 @@ from fedpbc.experiment.grid import Experiment
 from fedpbc.io.whole import write_text
 from fedpbc.runs.directory import write_experiment
 from fedpbc.tuning.budget import score_of
-from fedpbc.tuning.grid import written
+from fedpbc.tuning.grid import RATES, written
 from fedpbc.tuning.plan import Plan
 
 if TYPE_CHECKING:
@@ -118,8 +118,8 @@ def warnings_of(method: dict[str, Any]) -> list[str]:
         return [f"{where}: every setting diverged; the first of the grid stands, try smaller learning rates"]
     words = {"learning_rate": "learning rate", **dict.fromkeys(("server", "server_learning_rate"), "server step size")}
     return [
-        f"{where}: the best {words.get(name, name)} is the {'smallest' if edge < 0 else 'largest'} tried; the best may lie beyond "
-        "(--extend, or a wider grid)"
+        f"{where}: the best {words.get(name, name)} is the {'smallest' if edge < 0 else 'largest'} tried; a better one "
+        f"may lie beyond ({'--extend, or ' if name in RATES else ''}a wider grid)"
         for name, edge in method["edges"].items()
     ]
 
