@@ -381,3 +381,20 @@ def test_the_curve_of_the_picture_is_the_best_at_each_rate():
     }
     assert curves_of(method, "lower", 9) == {"constant": {0.1: 3.0, 1.0: None}, "inverse_sqrt": {0.1: 2.0}}
     assert curves_of(method, "higher", 9)["constant"] == {0.1: 5.0, 1.0: None}
+
+
+def test_the_choice_of_each_link_is_what_its_cells_run(table):
+    table["links"].append({"label": "rare", "name": "bernoulli", "prob": 0.2})
+    table["tuned"] = {"seeds": [7], "metric": "train_loss", "budget": 1, "choices": [
+        {"links": "half", "algorithm": "fedavg", "learning_rate": 0.25},
+        {"links": "rare", "algorithm": "fedavg", "learning_rate": 0.5, "local_steps": 2, "server": 3.0},
+        {"algorithm": "fedpbc", "learning_rate": 0.75},
+    ]}  # fmt: skip
+    cells = {cell.key: cell for cell in Experiment.from_table(table).cells()}
+    wanted = {("half", "fedavg"): (0.25, 3), ("rare", "fedavg"): (0.5, 2), ("half", "fedpbc"): (0.75, 3),
+              ("rare", "fedpbc"): (0.75, 3)}  # fmt: skip
+    assert len(cells) == 8
+    for key, cell in cells.items():
+        assert (cell.learning_rate.options["value"], cell.local_steps) == wanted[key.links, key.algorithm]
+        server = cell.algorithm.options.get("server")
+        assert (server.options["learning_rate"] if server else None) == (3.0 if key[:2] == ("rare", "fedavg") else None)

@@ -133,8 +133,8 @@ def run(
     from fedpbc.runs.runner import run as run_cells
 
     use_cache()
-    cells = len(experiment.cells())
-    with shown(cells, cells * experiment.rounds, sys.stderr, quiet=not progress) as told:
+    count = len(experiment.cells())
+    with shown(count, count * experiment.rounds, sys.stderr, quiet=not progress) as told:
         return run_cells(experiment, out, resume=resume, devices=devices, progress=told, callbacks=callbacks)
 
 

@@ -1,4 +1,4 @@
-"""Settings of an algorithm beside its options, and the choices of ``fedpbc tune``: another set of them for some links."""
+"""Settings of an algorithm beside its options, and the choices of ``fedpbc tune``: others of them for some links."""
 
 from __future__ import annotations
 

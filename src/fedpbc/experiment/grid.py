@@ -108,12 +108,19 @@ class Experiment:
             if key not in table:
                 heading = f"[{key}]" if key == "problem" else f"[[{key}]]"
                 raise ConfigError(f"missing key {key}: needs a table {heading}")
-        optional = {"figure": figure, "state_loss": state_loss, "tune": tune, "tuned": tuned}
+        optional: dict[str, Callable[..., Any]] = {
+            "figure": figure,
+            "state_loss": state_loss,
+            "tune": tune,
+            "tuned": tuned,
+        }
         for key, schema in optional.items():
             if not isinstance(table.get(key, {}), Mapping):
                 raise ConfigError(f"{key} = {shorten(table[key])}: must be a table")
             _refuse_misplaced(table.get(key, {}), key, schema)
-        given = {key: bind(schema, table[key], key, base) for key, schema in optional.items() if key in table}
+        given: dict[str, Any] = {
+            key: bind(schema, table[key], key, base) for key, schema in optional.items() if key in table
+        }
         experiment = cls(
             **values,
             problem=_component(PROBLEMS, table["problem"], "problem", base),

@@ -14,7 +14,7 @@ from matplotlib.lines import Line2D
 from fedpbc.plots.palette import COLORS, MARKERS
 from fedpbc.plots.style import Picture, own_style
 
-STYLES = ("-", (0, (4, 1.5)), ":", "-.")
+STYLES: tuple[Any, ...] = ("-", (0, (4, 1.5)), ":", "-.")
 """Of schedules, in the order of the grid."""
 MOST_COLUMNS = 4
 
@@ -125,7 +125,7 @@ def _legend(links: list[str | None], schedules: list[str]) -> list[Line2D]:
         Line2D([], [], color="0.3", linestyle=STYLES[i % len(STYLES)], label=name.replace("_", " "))
         for i, name in enumerate(schedules)
     ]
-    gray = {"color": "0.3", "linestyle": "none"}
+    gray: dict[str, Any] = {"color": "0.3", "linestyle": "none"}
     return [
         *handles,
         Line2D([], [], marker="o", markersize=4, label="run to the end", **gray),

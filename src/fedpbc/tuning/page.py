@@ -16,14 +16,14 @@ def plan_lines(plan: Plan, grids: bool = False) -> Iterator[str]:
     e, tune = plan.experiment, plan.tune
     what = "together" if tune["per"] == "all" else "each by itself"
     yield (
-        f"{e.name}: {_count(len(plan.methods), 'method')}, {_count(len(e.links), 'link setting')} {what}, tuned on seeds "
-        f"{_list(tune['seeds'])} by {tune['metric']}; reported on {_list(e.seeds)}"
+        f"{e.name}: {_count(len(plan.methods), 'method')}, {_count(len(e.links), 'link setting')} {what}, tuned on "
+        f"seeds {_list(tune['seeds'])} by {tune['metric']}; reported on {_list(e.seeds)}"
     )
     own = len(e.links) * len(e.algorithms) * len(e.compute) * len(e.seeds) * e.rounds
     yield (
         f"{plan.runs:,} runs of {_list([f'{n:,}' for n in plan.lengths])} rounds, {plan.rounds:,} rounds in all, "
-        f"{plan.rounds / own:.1f} times those of the experiment itself; a budget of {tune['budget']} settings run to the "
-        "end, of which each method uses"
+        f"{plan.rounds / own:.1f} times those of the experiment itself; a budget of {tune['budget']} settings run "
+        "to the end, of which each method uses"
     )
     rows = []
     for method in plan.methods:
@@ -40,7 +40,8 @@ def plan_lines(plan: Plan, grids: bool = False) -> Iterator[str]:
 def result_lines(record: Mapping[str, Any]) -> Iterator[str]:
     """The choices, and what they cost."""
     measure = record["measure"]
-    rows, before = [], ""
+    rows: list[list[str]] = []
+    before = ""
     several = len(record["links"]) > 1 and record["per"] != "all"
     head = ["method", "chosen", measure["title"], "settings", "budget used"]
     yield (

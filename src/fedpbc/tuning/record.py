@@ -137,7 +137,7 @@ def _method(search: Search, best: int, measure: Measure) -> dict[str, Any]:
             for i, one in rung["measured"].items()
         ]
         rungs.append({"rounds": rung["rounds"], "beyond_the_grid": rung["extension"], "settings": settings})
-    last = [one for rung in reversed(rungs) for one in rung["settings"] if one["setting"] == best][0]
+    last = next(one for rung in reversed(rungs) for one in rung["settings"] if one["setting"] == best)
     cost = {name: round(sum(one[name] for rung in rungs for one in rung["settings"]), 3) for name in COSTS}
     runs = len(last["values"])
     return {

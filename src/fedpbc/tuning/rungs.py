@@ -7,12 +7,12 @@ import json
 import math
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import jax
-import numpy as np
 
 from fedpbc.core.programs import Programs
 from fedpbc.core.types import Measure
@@ -44,7 +44,7 @@ class Rungs:
     """For what is finished; None: nothing is kept."""
     devices: int | None
     progress: Progress | None
-    measure: Measure = Measure("")
+    measure: Measure = field(default_factory=partial(Measure, ""))
     """What the metric is, once it was looked up."""
 
     def __post_init__(self) -> None:
