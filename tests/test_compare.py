@@ -148,14 +148,14 @@ def test_simulated_time_is_the_formula(made):
         cell = made.cells[CellKey("l", label, "all", 0)]
         for t in (0, 4, 7, 10):  # no local steps in the last three rounds
             assert clock.seconds(made, group, cell, t) == pytest.approx(min(t, 7) * steps * 0.5 + t * sent)
-    made.table["tuned"] = {"seeds": [9], "choices": [{"algorithm": "good", "links": "l", "local_steps": 2},
-                                                     {"algorithm": "good", "links": "other", "local_steps": 3}]}  # fmt: skip
+    choices = [{"algorithm": "good", "links": one, "local_steps": k} for one, k in (("l", 2), ("other", 3))]
+    made.table["tuned"] = {"seeds": [9], "choices": choices}
     assert Clock(step_seconds=1.0).seconds(made, Group("l", "good", "all"), cell, 1) == 2.0
 
 
 @pytest.mark.parametrize("text", ["test_accuracy", "test_accuracy=", "test_accuracy=nan", "=1", "tst_accuracy=0.5"])
 def test_what_is_no_target_is_refused(made, text):
-    with pytest.raises(ConfigError, match="must be METRIC=NUMBER|no metric"):
+    with pytest.raises(ConfigError, match=r"must be METRIC=NUMBER|no metric"):
         Target.parse(text, [made])
 
 

@@ -60,9 +60,6 @@ def report(
     wanted = [name.strip() for name in metrics.split(",")] if metrics is not None else None
     if not shown_metrics(runs, wanted):
         raise ConfigError("these runs have no metric in common")
-    out = out or (folders[0] if len(folders) == 1 else Path("comparison"))
-    out.mkdir(parents=True, exist_ok=True)
-    stem = "figure" if len(folders) == 1 else "comparison"
     compared = None
     if compare or targets:
         from fedpbc.compare.targets import Clock, Comparison, Target
@@ -70,6 +67,9 @@ def report(
 
         clock = Clock(deadline, step_seconds or 0.0, upload_rate) if given else None
         compared = Compared(runs, Comparison(tuple(Target.parse(text, runs) for text in targets), clock))
+    out = out or (folders[0] if len(folders) == 1 else Path("comparison"))
+    out.mkdir(parents=True, exist_ok=True)
+    stem = "figure" if len(folders) == 1 else "comparison"
     save(draw(runs, wanted), out, stem)
     print_table(runs, markdown, latex, wanted, compared)
     click.echo(f"{out}: {stem}.png, {stem}.svg", err=markdown or latex)

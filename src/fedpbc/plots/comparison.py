@@ -64,8 +64,8 @@ class Compared:
             lines = [f"{BEST.strip()} best. One seed: nothing can be tested."]
         else:
             lines = [
-                f"{BEST.strip()} best mean; {TIED.strip()} not told apart from it by a paired t-test over {seeds} seeds at "
-                "5 %, corrected for the methods under one link setting (Holm)."
+                f"{BEST.strip()} best mean; {TIED.strip()} not told apart from it by a paired t-test over {seeds} seeds "
+                "at 5 %, corrected for the methods under one link setting (Holm)."
             ]
         if self.comparison.targets:
             lines.append("to a target: until the first evaluated round that reaches it, the median over the seeds; a "
