@@ -78,7 +78,7 @@ def settings(
     eval_every: PositiveInt = 1,
     chunk_size: PositiveInt = 25,
     precision: Literal["float32", "float64"] = "float32",
-    metrics: list[Literal["server", "mean"]] = ["server", "mean"],  # noqa: B006
+    metrics: list[Literal["server", "mean", "clients"]] = ["server", "mean"],  # noqa: B006
     imports: list[Path] | None = None,
 ) -> None:
     """The keys of an experiment file, beside [problem], [[links]], [[algorithms]] and the other tables.
@@ -88,7 +88,8 @@ def settings(
     cooldown_rounds: the last rounds, without local steps. eval_every: rounds between two rows of metrics.
     chunk_size: clients that are computed side by side; other sizes change results by rounding only. metrics: whose
     metrics are taken, of the server's model and of the mean of all client models (with it, the consensus distance);
-    without "mean", clients whose steps no method would use are not computed. imports: Python
+    without "mean", clients whose steps no method would use are not computed; with "clients", over the worst tenth of
+    the clients and over the active ones too. imports: Python
     files that call ``fedpbc.register``; they are run. learning_rate, local_steps and batch_size of an algorithm stand
     before these; a list of values there is a sweep.
     """

@@ -8,12 +8,11 @@ import numpy as np
 
 from fedpbc.compare.targets import Comparison, Target, reached
 from fedpbc.compare.ties import Ties, ties
+from fedpbc.core.measures import ACTIVE, WORST
 from fedpbc.plots.spread import last_values
 from fedpbc.runs.run import Group, Run
 
 BEST, TIED = " *", " ="
-CLIENTS = ("worst_", "active_")
-"""How metrics by client begin."""
 
 
 class Compared:
@@ -24,9 +23,15 @@ class Compared:
         self._ties: dict[tuple[int, str, str, str], dict[str, str]] = {}
 
     def metrics(self, shown: Sequence[str]) -> list[str]:
-        """Those shown, and those by client that every run measures."""
+        """Those shown, and those by client that every run measures; beside the active clients' mean that of all."""
         known = [m for m in self.runs[0].measures if all(f"server_{m}" in run.columns for run in self.runs)]
-        return [*shown, *(m for m in known if m.startswith(CLIENTS) and m not in shown)]
+        found = list(shown)
+        for name in known:
+            if name.startswith(ACTIVE):
+                found += [f"{name.removeprefix(ACTIVE)}_by_client", name]
+            elif name.startswith(WORST):
+                found.append(name)
+        return [name for name in dict.fromkeys(found) if name in known]
 
     def mark(self, run: Run, group: Group, column: str) -> str:
         """Behind a value: best, tied with it, or neither."""
@@ -64,8 +69,8 @@ class Compared:
             lines = [f"{BEST.strip()} best. One seed: nothing can be tested."]
         else:
             lines = [
-                f"{BEST.strip()} best mean; {TIED.strip()} not told apart from it by a paired t-test over {seeds} seeds "
-                "at 5 %, corrected for the methods under one link setting (Holm)."
+                f"{BEST.strip()} best mean; {TIED.strip()} not told apart from it by a paired t-test over {seeds} "
+                "seeds at 5 %, corrected for the methods under one link setting (Holm)."
             ]
         if self.comparison.targets:
             lines.append("to a target: until the first evaluated round that reaches it, the median over the seeds; a "

@@ -16,6 +16,7 @@ import numpy as np
 from fedpbc.core import contract
 from fedpbc.core.engine import Inputs, Plan, StateLoss
 from fedpbc.core.local import first_clients
+from fedpbc.core.measures import by_client
 from fedpbc.core.memory import require_memory, total_memory
 from fedpbc.core.programs import Programs, Simulation
 from fedpbc.core.schema import Context
@@ -200,6 +201,10 @@ class Grid:
         """The figure may only ask for what the problem measures."""
         x = jax.ShapeDtypeStruct((2, len(problem.init)), problem.init.dtype)
         measured = jax.eval_shape(lambda p, x: p.metrics(p.params, x, p.block_sums(p.params, x, 0)), problem, x)
+        described = dict(problem.measures)
+        if "clients" in self.experiment.metrics:
+            named = self._by_client(problem, x)
+            measured, described = [*measured, *named], described | {n: by_client(n, described) for n in named}
         if not measured:
             raise ConfigError("problem: measures nothing; metrics must give at least one")
         for metric in self.experiment.figure["metrics"] or []:
@@ -208,7 +213,15 @@ class Grid:
                 raise ConfigError(
                     f'figure.metrics: "{metric}" is not measured{suggest(metric, measured)}; allowed: {known}'
                 )
-        self.measures = {name: problem.measures.get(name, Measure(name.replace("_", " "))) for name in measured}
+        self.measures = {name: described.get(name, Measure(name.replace("_", " "))) for name in measured}
+
+    def _by_client(self, problem: Problem, x: Any) -> list[str]:
+        """The metrics by client. Raises ConfigError where the problem has none."""
+        of = problem.by_client
+        if of is None:
+            raise ConfigError('metrics: "clients" is not measured by this problem')
+        active = jax.ShapeDtypeStruct((problem.num_clients,), bool)
+        return list(jax.eval_shape(lambda p, x, a: of.finish(p.params, of.sums(p.params, x, 0), a), problem, x, active))
 
     def columns(self) -> list[str]:
         """The columns of rows, beside the round."""
@@ -373,7 +386,15 @@ class Grid:
         e = self.experiment
         shared = self._num_devices(problem) if self.num_workers == 1 else 1
         return Plan(
-            e.compute[0], e.local_steps, e.batch_size, e.minibatch, e.chunk_size, shared, device, "mean" in e.metrics
+            e.compute[0],
+            e.local_steps,
+            e.batch_size,
+            e.minibatch,
+            e.chunk_size,
+            shared,
+            device,
+            "clients" in e.metrics,
+            "mean" in e.metrics,
         )
 
     def _num_devices(self, problem: Problem) -> int:

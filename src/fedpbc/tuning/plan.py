@@ -75,7 +75,8 @@ class Plan:
         loss = {**e.state_loss, "round": int(e.state_loss["round"] * share)} if e.state_loss else None
         return dataclasses.replace(e, tune=None, tuned=None).replace(
             algorithms=variants, links=target, rounds=rounds, eval_every=rounds, seeds=self.tune["seeds"],
-            metrics=["server"], cooldown_rounds=int(e.cooldown_rounds * share), state_loss=loss,
+            metrics=[name for name in e.metrics if name != "mean"], state_loss=loss,
+            cooldown_rounds=int(e.cooldown_rounds * share),
         )  # fmt: skip
 
 
