@@ -88,6 +88,7 @@ def test_before_the_first_active_client_it_is_everybody(data):
     assert cell.rows["server_active_test_accuracy"] == pytest.approx(everybody)
 
 
+@pytest.mark.release
 def test_devices_that_share_a_round_give_the_same_bits(data):
     alone, shared = (simulated(made(data), 0.4, 4, devices=n) for n in (1, 3))
     for one, other in zip(alone.cells.values(), shared.cells.values(), strict=True):
@@ -96,7 +97,7 @@ def test_devices_that_share_a_round_give_the_same_bits(data):
             np.testing.assert_array_equal(column, other.rows[name], err_msg=name)
 
 
-@pytest.mark.parametrize("condition", [1.0, 20.0])
+@pytest.mark.parametrize("condition", [pytest.param(1.0, marks=pytest.mark.release), 20.0])
 def test_quadratics_too(tmp_path, condition):
     problem = fedpbc.problems.quadratic(num_clients=23, dim=4, condition=condition)
     run = simulated(problem, 0.3, 6)

@@ -42,37 +42,42 @@ def tuned_table(table) -> dict[str, Any]:
     return table
 
 
-def mean_loss(table: dict[str, Any], algorithm: Any, rate: Any, rounds: int) -> float:
-    """By simulate alone: the mean over the tuning seeds of the server's loss after the last round."""
-    if isinstance(rate, dict):
-        rate = package.schedules.inverse_sqrt(initial=rate["initial"], period=rate["period"])
+def mean_losses(table: dict[str, Any], algorithms: dict[Any, Any], rounds: int) -> dict[Any, float]:
+    """By simulate alone: of each the mean over the tuning seeds of the server's loss after the last round."""
     run = package.simulate(
-        table["problem"], links=table["links"], algorithm=algorithm.using(learning_rate=rate), rounds=rounds,
-        local_steps=3, learning_rate=1.0, seeds=[5, 9], eval_every=rounds, precision="float64", metrics=["server"],
-        progress=False,
+        table["problem"], links=table["links"], algorithm=[a.using(label=str(k)) for k, a in algorithms.items()],
+        rounds=rounds, local_steps=3, learning_rate=1.0, seeds=[5, 9], eval_every=rounds, precision="float64",
+        metrics=["server"], progress=False,
     )  # fmt: skip
-    return float(np.mean([cell.rows["server_train_loss"][-1] for cell in run.cells.values()]))
+    return {
+        k: float(np.mean([run.cells[key].rows["server_train_loss"][-1] for key in run.select(algorithm=str(k))]))
+        for k in algorithms
+    }
 
 
 def test_the_choice_is_that_of_a_plain_loop(tuned_table, tmp_path):
     found = package.tune(tuned_table, tmp_path / "out")
+    rates = [0.01, 0.1, package.schedules.inverse_sqrt(initial=0.2, period=2.0)]
     made = {"fedavg": package.algorithms.fedavg, "fedprox": lambda **o: package.algorithms.fedprox(mu=1.0, **o)}
+    grid = {
+        (name, k, server): made[name](server=server).using(learning_rate=rates[k])
+        for name, k, server in itertools.product(made, range(3), (1.0, 2.0))
+    }
+    scores = mean_losses(tuned_table, grid, 12)
+    assert len(set(scores.values())) == len(scores), "no ties: the comparison means something"
     for choice in found.choices:
-        scores = {
-            (k, server): mean_loss(tuned_table, made[choice["algorithm"]](server=server), rate, 12)
-            for (k, rate), server in itertools.product(enumerate(RATES), (1.0, 2.0))
-        }
-        best = min(scores, key=scores.get)
+        best = min((point for point in grid if point[0] == choice["algorithm"]), key=scores.get)
         assert choice["score"] == pytest.approx(scores[best], rel=1e-12)
-        assert choice["settings"]["learning_rate"] == RATES[best[0]]
-        assert choice["settings"]["server"] == {"name": "sgd", "learning_rate": best[1]}
-        assert len(set(scores.values())) == len(scores), "no ties: the comparison means something"
+        assert choice["settings"]["learning_rate"] == RATES[best[1]]
+        assert choice["settings"]["server"] == {"name": "sgd", "learning_rate": best[2]}
 
 
 def test_the_tuned_file_runs_as_it_was_tuned(tuned_table, write_toml, tmp_path, fedpbc):
     status, out, err = fedpbc("tune", str(write_toml(tuned_table)), "--out", "t", "--quiet")
     assert (status, "next: fedpbc run t/tuned.toml" in out) == (0, True), err
-    status, out, err = fedpbc("run", "t/tuned.toml", "--out", "r", "--quiet", "--set", "eval_every=12")
+    status, out, err = fedpbc(
+        "run", "t/tuned.toml", "--out", "r", "--quiet", "--set", "eval_every=12", "--set", 'metrics=["server"]'
+    )
     assert (status, err) == (0, "")
     assert "tuned on seeds 5, 9; reported on seeds 0, 1." in out
     record = json.loads(Path("t/tuning.json").read_text())
@@ -89,11 +94,11 @@ def test_the_tuned_file_runs_as_it_was_tuned(tuned_table, write_toml, tmp_path, 
         algorithm = getattr(package.algorithms, method["algorithm"])(**settings).using(learning_rate=rate)
         plain = package.simulate(
             tuned_table["problem"], links=tuned_table["links"], algorithm=algorithm, rounds=12, local_steps=3,
-            learning_rate=1.0, seeds=[0, 1], eval_every=12, precision="float64", progress=False,
+            learning_rate=1.0, seeds=[0, 1], eval_every=12, precision="float64", metrics=["server"], progress=False,
         )  # fmt: skip
         assert run.final("server_train_loss", algorithm=method["algorithm"]) == plain.final("server_train_loss")
     again = package.load_experiment("r/experiment.toml")
-    assert again.table() == package.load_experiment("t/tuned.toml", {"eval_every": 12}).table()
+    assert again.table() == package.load_experiment("t/tuned.toml", {"eval_every": 12, "metrics": ["server"]}).table()
     assert again.replace(rounds=5).chosen == again.chosen
 
 
@@ -218,7 +223,7 @@ def test_a_part_of_the_grid_is_drawn_the_same_each_time(table):
 
 
 def test_diverged_runs_are_the_worst_and_no_error(tuned_table, tmp_path):
-    tuned_table |= {"rounds": 400, "precision": "float32", "algorithms": [{"name": "fedavg"}]}
+    tuned_table |= {"rounds": 400, "algorithms": [{"name": "fedavg"}]}
     tuned_table["tune"] = {"seeds": [5], "learning_rate": [100.0, 0.05], "server": [1.0]}
     found = package.tune(tuned_table, tmp_path / "some")
     assert found.choices[0]["settings"]["learning_rate"] == 0.05
@@ -248,6 +253,7 @@ def test_over_all_links_it_is_the_mean(tuned_table):
 
 
 def test_it_goes_on_after_an_interruption_and_measures_nothing_twice(tuned_table, tmp_path, monkeypatch):
+    monkeypatch.setattr("fedpbc.plots.style.save", lambda *_: None)
     tuned_table["tune"] |= {"budget": 3}
     whole = package.tune(tuned_table, tmp_path / "whole")
     saved: list[str] = []
@@ -367,9 +373,9 @@ def test_the_plan_says_what_will_be_run_and_writes_nothing(tuned_table, write_to
 
 
 def test_a_folder_of_a_run_is_refused(tuned_table, write_toml, fedpbc):
-    path = str(write_toml(tuned_table))
-    assert fedpbc("run", path, "--out", "o", "--quiet")[0] == 0
-    status, _, err = fedpbc("tune", path, "--out", "o", "--resume", "--quiet")
+    Path("o").mkdir()
+    Path("o/metrics.csv").write_text("links,algorithm,compute,seed,round\n")
+    status, _, err = fedpbc("tune", str(write_toml(tuned_table)), "--out", "o", "--resume", "--quiet")
     assert (status, err.splitlines()[-1]) == (2, "error: o: holds a run; choose another --out")
 
 

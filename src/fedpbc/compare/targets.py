@@ -85,7 +85,7 @@ class Reached(NamedTuple):
 
 def reached(run: Run, group: Group, target: Target, clock: Clock | None = None) -> Reached:
     """The first evaluated round whose server model is at least as good as the target, and what was spent by then."""
-    found = []
+    found: list[tuple[float, ...]] = []
     for key in run.select(**group._asdict()):
         cell = run.cells[key]
         place = first_reached(cell.rows[f"server_{target.metric}"], target.value, run.measures[target.metric])

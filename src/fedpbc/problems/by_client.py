@@ -40,7 +40,7 @@ def by_client_of(objective: Objective, higher: frozenset[str]) -> ByClient:
         return found
 
     def finish(params: dict[str, Any], sums: dict[str, Array], active: Array) -> dict[str, Array]:
-        values = {}
+        values: dict[str, Array] = {}
         for name, each in sums.items():
             counts = counts_of(params, name.partition("_")[0])
             values |= worst_and_active(name, each, counts > 0, active, name in higher)
