@@ -160,6 +160,7 @@ def test_what_is_no_target_is_refused(made, text):
 
 
 def test_report_compares(table, write_toml, fedpbc):
+    table |= {"algorithms": table["algorithms"][:1], "metrics": ["server"], "figure": {"models": ["server"]}}
     assert fedpbc("run", str(write_toml(table)), "--out", "r", "--quiet")[0] == 0
     status, out, _ = fedpbc("report", "r", "--target", "train_loss=1000", "--deadline", "3")
     assert status == 0

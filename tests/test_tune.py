@@ -75,9 +75,9 @@ def test_the_choice_is_that_of_a_plain_loop(tuned_table, tmp_path):
 def test_the_tuned_file_runs_as_it_was_tuned(tuned_table, write_toml, tmp_path, fedpbc):
     status, out, err = fedpbc("tune", str(write_toml(tuned_table)), "--out", "t", "--quiet")
     assert (status, "next: fedpbc run t/tuned.toml" in out) == (0, True), err
-    status, out, err = fedpbc(
-        "run", "t/tuned.toml", "--out", "r", "--quiet", "--set", "eval_every=12", "--set", 'metrics=["server"]'
-    )
+    changes = {"eval_every": 12, "metrics": ["server"], "figure.models": ["server"]}
+    overrides = [part for key, value in changes.items() for part in ("--set", f"{key}={json.dumps(value)}")]
+    status, out, err = fedpbc("run", "t/tuned.toml", "--out", "r", "--quiet", *overrides)
     assert (status, err) == (0, "")
     assert "tuned on seeds 5, 9; reported on seeds 0, 1." in out
     record = json.loads(Path("t/tuning.json").read_text())
@@ -98,7 +98,7 @@ def test_the_tuned_file_runs_as_it_was_tuned(tuned_table, write_toml, tmp_path, 
         )  # fmt: skip
         assert run.final("server_train_loss", algorithm=method["algorithm"]) == plain.final("server_train_loss")
     again = package.load_experiment("r/experiment.toml")
-    assert again.table() == package.load_experiment("t/tuned.toml", {"eval_every": 12, "metrics": ["server"]}).table()
+    assert again.table() == package.load_experiment("t/tuned.toml", changes).table()
     assert again.replace(rounds=5).chosen == again.chosen
 
 
