@@ -75,6 +75,9 @@ def test_the_choice_is_that_of_a_plain_loop(tuned_table, tmp_path):
 def test_the_tuned_file_runs_as_it_was_tuned(tuned_table, write_toml, tmp_path, fedpbc):
     status, out, err = fedpbc("tune", str(write_toml(tuned_table)), "--out", "t", "--quiet")
     assert (status, "next: fedpbc run t/tuned.toml" in out) == (0, True), err
+    again = fedpbc("report", "t")
+    assert again[1].splitlines()[:-1] == out.splitlines()[:-2], "fedpbc report shows the same again"
+    assert again[2].splitlines() == [line for line in err.splitlines() if line.startswith("warning")]
     changes = {"eval_every": 12, "metrics": ["server"], "figure.models": ["server"]}
     overrides = [part for key, value in changes.items() for part in ("--set", f"{key}={json.dumps(value)}")]
     status, out, err = fedpbc("run", "t/tuned.toml", "--out", "r", "--quiet", *overrides)

@@ -40,7 +40,7 @@ def report(
     step_seconds: float | None,
     upload_rate: float | None,
 ) -> None:
-    """Draw the figure of one run again, compare several runs, or draw the directory of a Flower strategy."""
+    """Draw the figure of one run again, compare several runs, or show the folder of a tuning or a Flower strategy."""
     refuse_both(markdown, latex)
     timed = {"--deadline": deadline, "--step-seconds": step_seconds, "--upload-rate": upload_rate}
     given = [name for name, value in timed.items() if value is not None]
@@ -50,6 +50,9 @@ def report(
         raise ConfigError(f"--deadline: is all that a round takes; not together with {given[1]}")
     if len(folders) == 1 and (folders[0] / "participation.jsonl").is_file():
         _report_deployment(folders[0], out or folders[0])
+        return
+    if len(folders) == 1 and (folders[0] / "tuning.json").is_file():
+        _report_tuning(folders[0], out or folders[0])
         return
     from fedpbc.plots.choice import shown_metrics
     from fedpbc.plots.runs import draw
@@ -73,6 +76,22 @@ def report(
     save(draw(runs, wanted), out, stem)
     print_table(runs, markdown, latex, wanted, compared)
     click.echo(f"{out}: {stem}.png, {stem}.svg", err=markdown or latex)
+
+
+def _report_tuning(folder: Path, out: Path) -> None:
+    from fedpbc.plots.sensitivity import draw_sensitivity
+    from fedpbc.plots.style import save
+    from fedpbc.tuning.page import result_lines
+    from fedpbc.tuning.record import read_record, warnings_of
+
+    record = read_record(folder)
+    out.mkdir(parents=True, exist_ok=True)
+    save(draw_sensitivity(record), out, "sensitivity")
+    for line in result_lines(record):
+        click.echo(line)
+    for line in (line for method in record["methods"] for line in warnings_of(method)):
+        click.echo(f"warning: {line}", err=True)
+    click.echo(f"{out}: sensitivity.png, sensitivity.svg")
 
 
 def _report_deployment(folder: Path, out: Path) -> None:
