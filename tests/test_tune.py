@@ -78,6 +78,11 @@ def test_the_tuned_file_runs_as_it_was_tuned(tuned_table, write_toml, tmp_path, 
     again = fedpbc("report", "t")
     assert again[1].splitlines()[:-1] == out.splitlines()[:-2], "fedpbc report shows the same again"
     assert again[2].splitlines() == [line for line in err.splitlines() if line.startswith("warning")]
+    for text in ("{", '{"methods": [{}]}', "[]"):
+        Path("d").mkdir(exist_ok=True)
+        Path("d/tuning.json").write_text(text)
+        status, _, err = fedpbc("report", "d")
+        assert (status, err.startswith("error: d/tuning.json: is damaged"), err.count("\n")) == (2, True, 1)
     changes = {"eval_every": 12, "metrics": ["server"], "figure.models": ["server"]}
     overrides = [part for key, value in changes.items() for part in ("--set", f"{key}={json.dumps(value)}")]
     status, out, err = fedpbc("run", "t/tuned.toml", "--out", "r", "--quiet", *overrides)

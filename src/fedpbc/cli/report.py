@@ -84,12 +84,18 @@ def _report_tuning(folder: Path, out: Path) -> None:
     from fedpbc.tuning.page import result_lines
     from fedpbc.tuning.record import read_record, warnings_of
 
-    record = read_record(folder)
+    figure, lines, warnings = read_record(
+        folder,
+        lambda record: (
+            draw_sensitivity(record),
+            list(result_lines(record)),
+            [line for method in record["methods"] for line in warnings_of(method)],
+        ),
+    )
     out.mkdir(parents=True, exist_ok=True)
-    save(draw_sensitivity(record), out, "sensitivity")
-    for line in result_lines(record):
-        click.echo(line)
-    for line in (line for method in record["methods"] for line in warnings_of(method)):
+    save(figure, out, "sensitivity")
+    click.echo("\n".join(lines))
+    for line in warnings:
         click.echo(f"warning: {line}", err=True)
     click.echo(f"{out}: sensitivity.png, sensitivity.svg")
 

@@ -7,10 +7,10 @@ import dataclasses
 import io
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from fedpbc.core.types import Measure
 from fedpbc.errors import ConfigError, optional
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from fedpbc.tuning.tune import Search
 
+T = TypeVar("T")
 COSTS = ("rounds", "gradient_steps", "seconds")
 COLUMNS = (
     "links", "algorithm", "setting", "learning_rate", "schedule", "options", "rounds", "beyond_the_grid", "under",
@@ -101,14 +102,14 @@ def record_of(plan: Plan, searches: Sequence[Search], measure: Measure, extend: 
     return Tuning(record, tuned)
 
 
-def read_record(folder: Path) -> dict[str, Any]:
-    """tuning.json of a folder. Raises ConfigError."""
+def read_record(folder: Path, use: Callable[[dict[str, Any]], T]) -> T:
+    """``use(record)`` of the tuning.json of a folder. Raises ConfigError when it is damaged."""
     path = folder / "tuning.json"
     try:
-        record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        return {**record, "methods": list(record["methods"])}
-    except (OSError, ValueError, LookupError, TypeError) as error:
-        raise ConfigError(f"{path}: is damaged: {error}; tune again with --resume") from None
+        return use(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        text = f"{path}: is damaged: {type(error).__name__} {error}; write it again with fedpbc tune ... --resume"
+        raise ConfigError(text) from None
 
 
 def warnings_of(method: dict[str, Any]) -> list[str]:
