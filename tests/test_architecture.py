@@ -26,8 +26,10 @@ LAYERS = [
     {"problems", "core.contract", "core.engine"},
     {"core.programs", "experiment", "flower"},
     {"runs"},
-    {"plots", "testing"},
+    {"compare", "testing"},
+    {"plots"},
     {"audit", "simulation"},
+    {"tuning"},
     {"cli"},
     {"__main__"},
 ]

@@ -14,21 +14,20 @@ import time
 
 import pytest
 
-from fedpbc.experiment.grid import CellKey, Experiment
+from fedpbc.experiment.grid import CellKey
 from fedpbc.runs import progress
 
 KEY = CellKey("links " * 20, "a method with a rather long name", "all", 0)
 
 
-@pytest.fixture
-def experiment(table):
-    return Experiment.from_table(table | {"rounds": 1000})  # 4 cells
+SIZE = 4, 4000
+"""Cells, and rounds of all of them."""
 
 
-def test_a_line_comes_every_so_often_also_while_compiling(experiment, monkeypatch):
+def test_a_line_comes_every_so_often_also_while_compiling(monkeypatch):
     monkeypatch.setattr(progress, "LINE_SECONDS", 0.2)
     stream = io.StringIO()
-    with progress.shown(experiment, stream, quiet=False) as tell:
+    with progress.shown(*SIZE, stream, quiet=False) as tell:
         time.sleep(0.3)
         tell(KEY, 0, 0)
         time.sleep(0.5)  # as long as compiling takes, nobody tells anything
@@ -43,16 +42,16 @@ def test_a_line_comes_every_so_often_also_while_compiling(experiment, monkeypatc
     assert not [t for t in threading.enumerate() if "progress" in t.name]
 
 
-def test_short_runs_and_quiet_ones_say_nothing(experiment):
+def test_short_runs_and_quiet_ones_say_nothing():
     stream = io.StringIO()
-    with progress.shown(experiment, stream, quiet=False) as tell:
+    with progress.shown(*SIZE, stream, quiet=False) as tell:
         tell(KEY, 1000, 0)
-    with progress.shown(experiment, stream, quiet=True) as tell:
+    with progress.shown(*SIZE, stream, quiet=True) as tell:
         assert tell is None
     assert stream.getvalue() == ""
 
 
-def test_a_reader_that_went_away_does_not_end_the_run(experiment, monkeypatch):
+def test_a_reader_that_went_away_does_not_end_the_run(monkeypatch):
     monkeypatch.setattr(progress, "LINE_SECONDS", 0.05)
 
     class Gone(io.StringIO):
@@ -63,14 +62,14 @@ def test_a_reader_that_went_away_does_not_end_the_run(experiment, monkeypatch):
             raise BrokenPipeError
 
     stream = Gone()
-    with progress.shown(experiment, stream, quiet=False) as tell:
+    with progress.shown(*SIZE, stream, quiet=False) as tell:
         tell(KEY, 1, 0)
         time.sleep(0.3)
     assert stream.tries >= 2
 
 
-def test_restored_rounds_are_neither_done_nor_left(experiment):
-    count = progress._Count(experiment)
+def test_restored_rounds_are_neither_done_nor_left():
+    count = progress._Count(*SIZE)
     count.count(KEY, 0, 600)
     count.count(KEY, 100, 0)
     assert (count.done, count.total) == (100, 3400)
@@ -78,14 +77,13 @@ def test_restored_rounds_are_neither_done_nor_left(experiment):
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 120])
-def test_the_bar_is_one_line_of_the_terminal(experiment, width, monkeypatch):
+def test_the_bar_is_one_line_of_the_terminal(width, monkeypatch):
     monkeypatch.setenv("COLUMNS", str(width))
     monkeypatch.setenv("LINES", "24")
     code = (
         "import sys, time\nfrom fedpbc.runs import progress\nfrom fedpbc.experiment.grid import CellKey\n"
-        "class E:\n    rounds = 100000\n    def cells(self): return [0] * 38\n"
         "key = CellKey('links ' * 20, 'a method with a rather long name', 'all', 0)\n"
-        "with progress.shown(E(), sys.stderr, False) as tell:\n"
+        "with progress.shown(38, 3800000, sys.stderr, False) as tell:\n"
         "    tell(key, 0, 0); time.sleep(.3); tell(key, 700000, 0); time.sleep(.3)\n"
     )
     screen = on_a_terminal([sys.executable, "-c", code])

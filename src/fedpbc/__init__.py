@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from fedpbc.runs.merge import merge
     from fedpbc.runs.run import Run
     from fedpbc.simulation import run, simulate
+    from fedpbc.tuning.record import Tuning
+    from fedpbc.tuning.tune import tune
 
 _HOME = {
     "Algorithm": "core.types",
@@ -38,6 +40,7 @@ _HOME = {
     "Measure": "core.types",
     "Problem": "core.types",
     "Run": "runs.run",
+    "Tuning": "tuning.record",
     "component": "core.schema",
     "load_experiment": "experiment.load",
     "merge": "runs.merge",
@@ -45,6 +48,7 @@ _HOME = {
     "register": "core.registry",
     "run": "simulation",
     "simulate": "simulation",
+    "tune": "tuning.tune",
 }
 _MODULES = {
     **{
@@ -70,6 +74,7 @@ __all__ = [
     "Measure",
     "Problem",
     "Run",
+    "Tuning",
     "__version__",
     "algorithms",
     "audit",
@@ -90,6 +95,7 @@ __all__ = [
     "simulate",
     "testing",
     "theory",
+    "tune",
     "variations",
 ]
 

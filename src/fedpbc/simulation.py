@@ -47,7 +47,7 @@ def simulate(
     eval_every: int | None = None,
     chunk_size: int = 25,
     precision: Literal["float32", "float64"] = "float32",
-    metrics: Sequence[Literal["server", "mean"]] = ("server", "mean"),
+    metrics: Sequence[Literal["server", "mean", "clients"]] = ("server", "mean"),
     state_loss: Mapping[str, Any] | None = None,
     figure: Mapping[str, Any] | None = None,
     name: str = "simulation",
@@ -71,9 +71,10 @@ def simulate(
     that lose all they keep. figure: {"metrics": [...], "models": [...], "from_round": t, "spread": "sd"}. out: also
     write a run directory there; resume: go on in it. devices: how many JAX devices (CPU cores) are used: cells run
     side by side, a cell that is alone shares its rounds. metrics: whose are taken; without "mean", clients whose
-    steps no method would use are not computed. cells: "2/8", the second of eight parts of the grid, each for a
-    machine of its own (``fedpbc.merge``). progress: show it on stderr. callbacks: fedpbc.Callback objects. Results
-    do not depend on cells, devices or progress. Raises ConfigError.
+    steps no method would use are not computed; with "clients" also over the worst tenth of them and over the active.
+    cells: "2/8", the second of eight parts of the grid, each for a machine of its own (``fedpbc.merge``). progress:
+    show it on stderr. callbacks: fedpbc.Callback objects. Results do not depend on cells, devices or progress. Raises
+    ConfigError.
     """
     refuse_while_importing("simulate()")
     optional("jax", "fedpbc.simulate()")
@@ -133,7 +134,8 @@ def run(
     from fedpbc.runs.runner import run as run_cells
 
     use_cache()
-    with shown(experiment, sys.stderr, quiet=not progress) as told:
+    count = len(experiment.cells())
+    with shown(count, count * experiment.rounds, sys.stderr, quiet=not progress) as told:
         return run_cells(experiment, out, resume=resume, devices=devices, progress=told, callbacks=callbacks)
 
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from fedpbc.experiment.grid import Experiment
+    from fedpbc.plots.comparison import Compared
     from fedpbc.runs.run import Run
 
 WIDE = 200
@@ -52,15 +53,19 @@ def width() -> int:
 
 
 def print_table(
-    runs: Sequence[Run], as_markdown: bool = False, as_latex: bool = False, metrics: Sequence[str] | None = None
+    runs: Sequence[Run],
+    as_markdown: bool = False,
+    as_latex: bool = False,
+    metrics: Sequence[str] | None = None,
+    compared: Compared | None = None,
 ) -> None:
     """Print the final values of runs as a table."""
     from fedpbc.plots.tables import latex, markdown, terminal
 
     if as_markdown or as_latex:
-        click.echo(latex(runs, metrics) if as_latex else markdown(runs, metrics), nl=False)
+        click.echo((latex if as_latex else markdown)(runs, metrics, compared), nl=False)
     else:
-        click.echo(terminal(runs, width(), metrics), nl=False)
+        click.echo(terminal(runs, width(), metrics, compared), nl=False)
 
 
 RUN_FILES = ("figure.png", "metrics.csv", "summary.json", "manifest.json", "models", "experiment.toml")

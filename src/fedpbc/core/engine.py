@@ -7,6 +7,7 @@ same program runs every block, however long, and a run cut into other blocks giv
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -39,7 +40,18 @@ _STATIC = {
     Algorithm: ["init", "round", "models", "forget", "cost"],
     Weighting: ["init", "step"],
     ServerOptimizer: ["init", "step", "num_memories"],
-    Problem: ["num_clients", "sample", "gradient", "num_blocks", "block_sums", "metrics", "work", "unroll", "several"],
+    Problem: [
+        "num_clients",
+        "sample",
+        "gradient",
+        "num_blocks",
+        "block_sums",
+        "metrics",
+        "work",
+        "unroll",
+        "several",
+        "by_client",
+    ],
 }
 for _cls, _static in _STATIC.items():
     _data = ["params", "init", "owned"] if _cls is Problem else ["params"]
@@ -60,6 +72,8 @@ class Plan:
     num_devices: int = 1
     device: int = 0
     """The first of them."""
+    with_clients: bool = False
+    """The worst of the clients and the active ones are measured too."""
     with_mean: bool = True
     """The mean model and the consensus distance are measured too, which need the models of absent clients."""
 
@@ -120,6 +134,8 @@ class Carry(NamedTuple):
     """The first round after which a model was not finite; -1 so far."""
     server_sum: Array
     """Sum of the server models after rounds > T/2, [d]."""
+    last_active: Array | None = None
+    """A^t of the latest round that was not empty, bool[m], everybody at first; None where nobody asks."""
 
 
 def _keys(seed: Array) -> tuple[Array, Array]:
@@ -158,6 +174,7 @@ def _round(plan: Plan, inputs: Inputs, carry: Carry, t: Array) -> Carry:
         counts=carry.counts.plus(used, link.active, received),
         first_nonfinite=jnp.where(finite | (carry.first_nonfinite >= 0), carry.first_nonfinite, t),
         server_sum=carry.server_sum + jnp.where(2 * (t + 1) > inputs.num_rounds, models.server, 0),
+        last_active=None if carry.last_active is None else jnp.where(num_active > 0, link.active, carry.last_active),
     )
 
 
@@ -221,6 +238,10 @@ def _evaluate(plan: Plan, inputs: Inputs, carry: Carry) -> dict[str, Array]:
     stacked = jnp.stack(list(measured.values()))
     sums = sum_blocks(inputs.problem, stacked, plan.num_devices)
     values = inputs.problem.metrics(inputs.problem.params, stacked, sums)
+    if plan.with_clients and inputs.problem.by_client is not None:
+        by_client = inputs.problem.by_client
+        each = sum_blocks(dataclasses.replace(inputs.problem, block_sums=by_client.sums), stacked, plan.num_devices)
+        values |= by_client.finish(inputs.problem.params, each, carry.last_active)
     values = {name: value.astype(stacked.dtype) for name, value in values.items()}
     row = {f"{model}_{name}": value[i] for name, value in values.items() for i, model in enumerate(measured)}
     if plan.with_mean:
@@ -232,7 +253,7 @@ def _evaluate(plan: Plan, inputs: Inputs, carry: Carry) -> dict[str, Array]:
     }
 
 
-def initial(inputs: Inputs) -> Carry:
+def initial(inputs: Inputs, with_clients: bool = False) -> Carry:
     """The state before round 0."""
     problem, x0 = inputs.problem, inputs.problem.init
     key, _ = _keys(inputs.seed)
@@ -245,6 +266,7 @@ def initial(inputs: Inputs) -> Carry:
         counts=Counts(*(jnp.zeros(2, jnp.int32) for _ in Counts._fields)),
         first_nonfinite=zero - 1,
         server_sum=jnp.zeros_like(x0),
+        last_active=jnp.ones(problem.num_clients, bool) if with_clients else None,
     )
 
 

@@ -26,6 +26,17 @@ BEFORE_THE_CONTRACT = {
 """Of run directories that do not say what their metrics are: all that could be measured then."""
 
 
+WORST, ACTIVE = "worst_", "active_"
+"""How the names of metrics by client begin."""
+
+
+def by_client(name: str, measures: Mapping[str, Measure]) -> Measure:
+    """The measure of ``worst_NAME`` or ``active_NAME``."""
+    base = measure_of(name.removeprefix(WORST).removeprefix(ACTIVE), measures)
+    which = ", worst tenth of clients" if name.startswith(WORST) else ", active clients alone"
+    return Measure(base.title + which, base.unit, base.scale, base.better)
+
+
 def base_of(column: str) -> str:
     """The metric of a column, whichever model it is of: ``server_train_loss`` -> ``train_loss``."""
     return column.removeprefix("server_") if column.startswith("server_") else column.removeprefix("mean_")

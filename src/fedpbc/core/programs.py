@@ -76,8 +76,9 @@ class Programs:
             return jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=sharding)
 
         number, flag = shaped(np.int32(0)), shaped(np.bool_(False))
-        carry = jax.tree.map(shaped, jax.eval_shape(initial, inputs))
-        start = jax.jit(initial, out_shardings=sharding).lower(inputs).compile()
+        begin = partial(initial, with_clients=plan.with_clients)
+        carry = jax.tree.map(shaped, jax.eval_shape(begin, inputs))
+        start = jax.jit(begin, out_shardings=sharding).lower(inputs).compile()
         rounds = jax.jit(following, donate_argnums=1).lower(inputs, carry, number, number, flag).compile()
         shared = sum(leaf.nbytes for leaf in jax.tree.leaves(inputs) if leaf.is_fully_replicated)
         require_program(rounds, shared, inputs.problem.num_clients, list(self.mesh(plan).local_devices))
@@ -200,7 +201,9 @@ class Simulation:
 
     def restore(self, saved: dict[str, np.ndarray]) -> None:
         """Go on from what ``save`` gave. Raises KeyError or ValueError when it is of another run."""
-        leaves, tree = jax.tree.flatten(jax.eval_shape(initial, self.inputs))
+        leaves, tree = jax.tree.flatten(
+            jax.eval_shape(partial(initial, with_clients=self.plan.with_clients), self.inputs)
+        )
         loaded = [saved[f"carry{i}"] for i in range(len(leaves))]
         if [(a.shape, a.dtype) for a in loaded] != [(a.shape, a.dtype) for a in leaves]:
             raise ValueError("the shapes are those of another run")

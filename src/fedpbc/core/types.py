@@ -99,6 +99,15 @@ class Shard(Protocol):
         """
 
 
+class ByClient(NamedTuple):
+    """Metrics that need the clients' own values: of the worst of them, of those that were active."""
+
+    sums: Callable[[Params, Array, Array], Any]
+    """``sums(params, models[k, d], block) -> pytree``, added up over the blocks, as ``block_sums``."""
+    finish: Callable[[Params, Any, Array], dict[str, Array]]
+    """``finish(params, sums, active bool[m]) -> {name: [k]}``; active: of the latest round in which anybody was."""
+
+
 @dataclass(frozen=True, eq=False)
 class Problem:
     """The objective F(x) = (1/m) sum_i F_i(x), its data and what can be measured about a model."""
@@ -125,6 +134,8 @@ class Problem:
     several: Callable[[int, int], Steps | None] | None = None
     """``several(steps, batch_size)``: a faster way to take so many steps on one minibatch, or None where there is none;
     equal to the steps one by one but for rounding."""
+    by_client: ByClient | None = None
+    """What is measured with ``metrics = [..., "clients"]``; None: nothing can be."""
     owned: Array | None = None
     """Which blocks each device evaluates, int32[devices, b], where each holds a part of ``params``; None: all of it."""
     client_traits: Mapping[str, np.ndarray] = field(default_factory=dict)

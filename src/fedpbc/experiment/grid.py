@@ -21,10 +21,11 @@ from fedpbc.algorithms import ALGORITHMS
 from fedpbc.core.memory import require_memory
 from fedpbc.core.outside import import_file
 from fedpbc.core.registry import SETTINGS
-from fedpbc.core.schema import Component, Context, Kind, bind, bind_component, check, find, is_scalar, options_of
+from fedpbc.core.schema import Component, Context, Kind, bind, bind_component, find, is_scalar, options_of
 from fedpbc.core.types import Problem
 from fedpbc.errors import ConfigError, shorten, unknown_key
-from fedpbc.experiment.keys import TABLES, figure, settings, state_loss
+from fedpbc.experiment.choices import bind_choices, point_text, rate_table, refuse_reported, setting_of
+from fedpbc.experiment.keys import TABLES, figure, settings, state_loss, tune, tuned
 from fedpbc.experiment.part import Part
 from fedpbc.links import LINKS
 from fedpbc.problems import PROBLEMS
@@ -80,6 +81,10 @@ class Experiment:
     algorithms: list[Component[Any]]
     figure: dict[str, Any]
     state_loss: dict[str, Any] | None = None
+    tune: dict[str, Any] | None = None
+    """How ``fedpbc tune`` goes about it, where the file says so."""
+    tuned: dict[str, Any] | None = None
+    """What ``fedpbc tune`` found; its choices stand before the settings of the algorithms."""
     part: Part | None = None
     """Which cells are run here; None: all. What the experiment is does not depend on it."""
 
@@ -103,18 +108,30 @@ class Experiment:
             if key not in table:
                 heading = f"[{key}]" if key == "problem" else f"[[{key}]]"
                 raise ConfigError(f"missing key {key}: needs a table {heading}")
-        for key in ("figure", "state_loss"):
+        optional: dict[str, Callable[..., Any]] = {
+            "figure": figure,
+            "state_loss": state_loss,
+            "tune": tune,
+            "tuned": tuned,
+        }
+        for key, schema in optional.items():
             if not isinstance(table.get(key, {}), Mapping):
                 raise ConfigError(f"{key} = {shorten(table[key])}: must be a table")
-            _refuse_misplaced(table.get(key, {}), key, figure if key == "figure" else state_loss)
+            _refuse_misplaced(table.get(key, {}), key, schema)
+        given: dict[str, Any] = {
+            key: bind(schema, table[key], key, base) for key, schema in optional.items() if key in table
+        }
         experiment = cls(
             **values,
             problem=_component(PROBLEMS, table["problem"], "problem", base),
             links=_labelled(LINKS, table["links"], "links", base),
             algorithms=_labelled(ALGORITHMS, table["algorithms"], "algorithms", base),
-            figure=bind(figure, table.get("figure", {}), "figure", base),
-            state_loss=bind(state_loss, table["state_loss"], "state_loss", base) if "state_loss" in table else None,
+            **({"figure": bind(figure, {}, "figure", base)} | given),
         )
+        if experiment.tuned is not None:
+            labels = ([c.label for c in experiment.links], experiment.algorithms)
+            choices = bind_choices(experiment.tuned["choices"], *labels, "tuned.choices", base)
+            experiment = dataclasses.replace(experiment, tuned={**experiment.tuned, "choices": choices})
         experiment._check()
         return experiment
 
@@ -124,6 +141,8 @@ class Experiment:
             twice = [value for value, count in Counter(values).items() if count > 1]
             if twice:
                 raise ConfigError(f"{key} = {shorten(values)}: {shorten(twice[0])} is given twice")
+        for key in ("tune", "tuned"):
+            refuse_reported((getattr(self, key) or {}).get("seeds") or (), self.seeds, f"{key}.seeds")
         if "server" not in self.metrics:
             raise ConfigError(f'metrics = {shorten(self.metrics)}: must hold "server"')
         usable = self.name.strip() and self.name.isprintable() and len(self.name) <= 100
@@ -148,16 +167,28 @@ class Experiment:
 
     def cells(self) -> list[Cell]:
         """Every run of the grid, or of its part, in the order of metrics.csv."""
+        chosen = self.chosen
         cells = [
             Cell(links, algorithm, compute, seed, **{key: self.setting(algorithm, key) for key in SETTINGS})
             for links in self.links
-            for algorithm in self.algorithms
+            for algorithm in (chosen.get((links.label, entry.label), entry) for entry in self.algorithms)
             for compute in self.compute
             for seed in self.seeds
         ]
         if self.part is None:
             return cells
         return [cells[i] for i in self.part.positions([cell.seed for cell in cells])]
+
+    @property
+    def chosen(self) -> dict[tuple[str, str], Component[Any]]:
+        """(label of links, label of an algorithm) -> the algorithm as it was tuned there."""
+        choices = self.tuned["choices"] if self.tuned else []
+        return {(links.label, c.algorithm.label): c.algorithm for links in self.links for c in choices if c.fits(links)}
+
+    @property
+    def variants(self) -> list[Component[Any]]:
+        """The algorithms, and each as it was tuned."""
+        return [*self.algorithms, *(choice.algorithm for choice in (self.tuned or {}).get("choices", ()))]
 
     def only(self, part: str | Part, key: str = "cells =") -> Experiment:
         """Part ``"2/8"`` of the grid, to run on one of several machines; ``fedpbc.merge`` puts the parts together.
@@ -180,18 +211,25 @@ class Experiment:
         ``written`` names the files it reads, the data and the sources it was given in Python.
         """
         plain = {key: getattr(self, key) for key in options_of(settings) if getattr(self, key) is not None}
-        plain["learning_rate"] = _rate(self.learning_rate, written)
+        plain["learning_rate"] = rate_table(self.learning_rate, written)
         if self.imports:
             plain["imports"] = [written(path) for path in self.imports]
         look = {key: value for key, value in self.figure.items() if value is not None}
         components = {key: [_entry(c, written) for c in getattr(self, key)] for key in ("links", "algorithms")}
-        loss = {"state_loss": self.state_loss} if self.state_loss else {}
-        return {**plain, "problem": self.problem.table(written), **components, "figure": look, **loss}
+        rest: dict[str, Any] = {"state_loss": self.state_loss} if self.state_loss else {}
+        if self.tune is not None:
+            rest["tune"] = {key: value for key, value in self.tune.items() if value is not None}
+            rates = {"learning_rate": [rate_table(rate, written) for rate in self.tune["learning_rate"] or ()]}
+            rest["tune"] |= {key: value for key, value in rates.items() if value}
+        if self.tuned is not None:
+            rest["tuned"] = {**self.tuned, "choices": [choice.table(written) for choice in self.tuned["choices"]]}
+        return {**plain, "problem": self.problem.table(written), **components, "figure": look, **rest}
 
     def files(self) -> dict[str, Any]:
         """Every file (Path), data in memory and source code that the experiment rests on, by its full key."""
-        rates = [a.settings["learning_rate"] for a in self.algorithms if "learning_rate" in a.settings]
-        parts = [self.problem, *self.links, *self.algorithms, self.learning_rate, *rates]
+        rates = [a.settings["learning_rate"] for a in self.variants if "learning_rate" in a.settings]
+        rates += (self.tune or {}).get("learning_rate") or []
+        parts = [self.problem, *self.links, *self.variants, self.learning_rate, *rates]
         found = {key: file for part in parts for key, file in part.files().items()}
         return found | {f"imports[{i}]": path for i, path in enumerate(self.imports or [])}
 
@@ -202,13 +240,9 @@ class Experiment:
         return changed if self.part is None else changed.only(self.part)
 
 
-def _rate(rate: Component[Any], written: Callable[[Any], str]) -> Any:
-    return rate.options["value"] if rate.name == "constant" else rate.table(written)
-
-
 def _entry(component: Component[Any], written: Callable[[Any], str]) -> dict[str, Any]:
     """A [[links]] or [[algorithms]] table."""
-    own = {k: _rate(v, written) if isinstance(v, Component) else v for k, v in component.settings.items()}
+    own = {k: rate_table(v, written) if isinstance(v, Component) else v for k, v in component.settings.items()}
     table = component.table(written)
     return {"label": component.label, "name": table.pop("name"), **own, **table}
 
@@ -260,7 +294,7 @@ def _labelled(kind: Kind, value: Any, key: str, base: Path) -> list[Component[An
             raise ConfigError(f"{here}.label = {shorten(label)}: must be a non-empty string of printable characters")
         for one, point in _points(kind, item, here, base):
             if label is not None and point:
-                one = dataclasses.replace(one, label=f"{label}, {_point_text(point)}")
+                one = dataclasses.replace(one, label=f"{label}, {point_text(point)}")
             elif label is not None:
                 one = dataclasses.replace(one, label=label)
             if one.label and not (isinstance(one.label, str) and one.label.strip() and one.label.isprintable()):
@@ -298,21 +332,10 @@ def _points(kind: Kind, item: Any, key: str, base: Path) -> list[tuple[Component
         options = {k: v for k, v in point.items() if k not in SETTINGS}
         one = _component(kind, {**table, **options}, key, base) if isinstance(table, Mapping) else table
         settled = own | {k: v for k, v in point.items() if k in SETTINGS}
-        checked = {k: _setting(k, v, f"{key}.{k}", base) for k, v in settled.items()}
-        label = f"{one.label}, {_point_text(point)}" if one.label and point else one.label
+        checked = {k: setting_of(k, v, f"{key}.{k}", base) for k, v in settled.items()}
+        label = f"{one.label}, {point_text(point)}" if one.label and point else one.label
         found.append((dataclasses.replace(one, settings=checked, label=label), point))
     return found
-
-
-def _point_text(point: Mapping[str, Any]) -> str:
-    """A point of a sweep, for a label."""
-    return ", ".join(f"{k}={v:g}" if isinstance(v, float) else f"{k}={shorten(v, 30)}" for k, v in point.items())
-
-
-def _setting(name: str, value: Any, key: str, base: Path) -> Any:
-    if name not in SETTINGS:
-        raise unknown_key(key, name, SETTINGS)
-    return check(options_of(settings)[name].annotation, value, key, base)
 
 
 def _unique(components: list[Component[Any]], i: int, given: bool) -> Component[Any]:

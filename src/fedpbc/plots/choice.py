@@ -35,6 +35,17 @@ def shown_metrics(runs: Sequence[Run], asked: str | Sequence[str] | None = None)
     return [name for name in dict.fromkeys(wanted) if name in known] or usual
 
 
+def tuned_on(runs: Sequence[Run]) -> list[str]:
+    """Of each run whose settings were tuned, on which seeds that was, and on which it is reported."""
+    lines = []
+    for run, label in zip(runs, run_labels(runs), strict=True):
+        tuned = run.table.get("tuned")
+        if tuned:
+            on, reported = (", ".join(map(str, seeds)) for seeds in (tuned["seeds"], run.table["seeds"]))
+            lines.append(f"{label}{': ' if label else ''}tuned on seeds {on}; reported on seeds {reported}")
+    return lines
+
+
 def models_of(run: Run) -> list[str]:
     """Which models the experiment's figure shows: those it names, of those that were evaluated (``metrics``)."""
     evaluated = [model for model in MODELS if any(column.startswith(f"{model}_") for column in run.columns)]

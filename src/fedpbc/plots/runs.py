@@ -19,7 +19,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from fedpbc.algorithms import ALGORITHMS
 from fedpbc.core.schema import Component, options_of
-from fedpbc.plots.choice import models_of, run_labels, shown_metrics
+from fedpbc.plots.choice import models_of, run_labels, shown_metrics, tuned_on
 from fedpbc.plots.palette import COLORS, MARKERS, PREFERRED, RESERVED
 from fedpbc.plots.spread import WORDS, held_curves, last_values, spread, spread_of
 from fedpbc.plots.style import Picture, own_style
@@ -96,7 +96,7 @@ def _draw(runs: Sequence[Run], metrics: str | Sequence[str] | None) -> Figure:
     for ax in axes[-1]:
         ax.set_xlabel("round t")
     name = " / ".join(dict.fromkeys(run.name for run in runs))
-    figure.suptitle(name, fontsize=11, fontweight="bold", parse_math=False)
+    figure.suptitle("\n".join([name, *tuned_on(runs)]), fontsize=11, fontweight="bold", parse_math=False)
     legend = figure.legend(handles=handles, loc="outside lower center", ncols=columns, fontsize=8, frameon=False)
     for text in legend.get_texts():
         text.set_parse_math(False)
@@ -139,7 +139,8 @@ def _draw_ranking(runs: Sequence[Run], series: list[_Series], links: list[str], 
         ax.set_xlabel(_with_unit(runs[0], metric, runs[0].measures[metric].title), parse_math=False)
     name = " / ".join(dict.fromkeys(run.name for run in runs))
     what = f"server model after the last round; {WORDS[spread_of(runs)]}"
-    figure.suptitle(f"{name}: {what}", fontsize=10, fontweight="bold", parse_math=False)
+    title = "\n".join([f"{name}: {what}", *tuned_on(runs)])
+    figure.suptitle(title, fontsize=10, fontweight="bold", parse_math=False)
     return figure
 
 

@@ -10,7 +10,8 @@ import numpy as np
 from rich.cells import cell_len
 
 from fedpbc.core.measures import base_of
-from fedpbc.plots.choice import models_of, run_labels, shown_metrics
+from fedpbc.plots.choice import models_of, run_labels, shown_metrics, tuned_on
+from fedpbc.plots.comparison import Compared
 from fedpbc.plots.spread import WORDS, last_values, spread, spread_of, written
 from fedpbc.runs.run import Group, Run
 
@@ -33,10 +34,21 @@ def lines_of(runs: Sequence[Run]) -> list[Line]:
     return [Line(run, label, group) for run, label in zip(runs, run_labels(runs), strict=True) for group in run.groups]
 
 
-def table_columns(runs: Sequence[Run], metrics: str | Sequence[str] | None = None, costs: bool = True) -> list[str]:
-    """Columns of a table: the shown metrics of the shown models, consensus distance, and what it cost."""
+def table_columns(
+    runs: Sequence[Run],
+    metrics: str | Sequence[str] | None = None,
+    costs: bool = True,
+    compared: Compared | None = None,
+) -> list[str]:
+    """Columns of a table: the shown metrics of the shown models, consensus distance, and what it cost.
+
+    Of a comparison: of the server's model alone.
+    """
     models = ("server", "mean") if any("mean" in models_of(run) for run in runs) else ("server",)
-    wanted = [f"{model}_{metric}" for metric in shown_metrics(runs, metrics) for model in models]
+    shown = shown_metrics(runs, metrics)
+    if compared:
+        models, shown = ("server",), compared.metrics(shown) if metrics is None else shown
+    wanted = [f"{model}_{metric}" for metric in shown for model in models]
     wanted += ["consensus_distance"] if "mean" in models else []
     wanted += COSTS if costs else ()
     early = [ROUNDS] if any(run.stopped for run in runs) else []
@@ -48,8 +60,10 @@ def finals(line: Line, column: str) -> np.ndarray:
     return last_values(line.run, line.group, "round" if column == ROUNDS else column)
 
 
-def cell(line: Line, column: str, plus_minus: str = " ± ") -> str:
-    """Mean and spread of a group."""
+def cell(line: Line, column: str, plus_minus: str = " ± ", compared: Compared | None = None) -> str:
+    """Mean and spread of a group; of a comparison with its confidence interval and its mark."""
+    if " to " in column and compared:
+        return compared.cell(line.run, line.group, column)
     values = finals(line, column)
     if column == ROUNDS:
         low, high = int(values.min()), int(values.max())
@@ -59,12 +73,15 @@ def cell(line: Line, column: str, plus_minus: str = " ± ") -> str:
     if column in COSTS:
         mean = values.mean()
         return f"{mean / 1e6:,.3g}" if column.startswith("bytes") else f"{mean:,.0f}"
-    how = spread_of([line.run])
-    return written(spread(values, how), how, len(values) < 2, plus_minus)
+    how = "ci" if compared else spread_of([line.run])
+    mark = compared.mark(line.run, line.group, column) if compared else ""
+    return written(spread(values, how), how, len(values) < 2, plus_minus) + mark
 
 
-def heading(run: Run, column: str) -> str:
+def heading(run: Run, column: str, compared: Compared | None = None) -> str:
     """What stands above a column, with its unit."""
+    if " to " in column and compared:
+        return dict(compared.columns())[column]
     if column == ROUNDS:
         return ROUNDS
     if column.startswith("bytes"):
@@ -74,7 +91,12 @@ def heading(run: Run, column: str) -> str:
     return " ".join(text for text in (model, measure.title, f"[{measure.unit}]" if measure.unit else "") if text)
 
 
-def terminal(runs: Sequence[Run], width: int = 80, metrics: str | Sequence[str] | None = None) -> str:
+def terminal(
+    runs: Sequence[Run],
+    width: int = 80,
+    metrics: str | Sequence[str] | None = None,
+    compared: Compared | None = None,
+) -> str:
     """A table for a terminal of ``width`` columns. Words and numbers are never split.
 
     Link settings stand above their methods. Metrics that have no room beside each other follow in a table below; what
@@ -83,9 +105,10 @@ def terminal(runs: Sequence[Run], width: int = 80, metrics: str | Sequence[str] 
     lines = lines_of(runs)
     several = any(len(run.table["seeds"]) > 1 for run in runs)
     title = " / ".join(dict.fromkeys(run.name for run in runs)) + ": after the last round"
-    text = [*_wrapped(title + (f", {WORDS[spread_of(runs)]}" if several else ""), width), ""]
+    text = [*_wrapped(title + (f", {WORDS[_spread(runs, compared)]}" if several else ""), width), ""]
     names = _names(lines)
-    columns = [_Column.of(lines, name) for name in table_columns(runs, metrics, costs=False)]
+    own_columns = [*table_columns(runs, metrics, False, compared), *_targets(compared)]
+    columns = [_Column.of(lines, name, compared) for name in own_columns]
     extra = [_Column.of(lines, name) for name in table_columns(runs, metrics) if name in COSTS]
     own = max(map(cell_len, names))
     apart = own + len(_GAP) + max(column.width for column in columns) > width
@@ -97,6 +120,7 @@ def terminal(runs: Sequence[Run], width: int = 80, metrics: str | Sequence[str] 
     for block in blocks:
         text += [*_block(lines, names, block, first, apart, width), ""]
     text += _notes(runs, [column.name for block in blocks for column in block], width)
+    text += [line for note in (compared.notes() if compared else ()) for line in _wrapped(note, width)]
     left_out = [column.heading for column in extra if not any(column in block for block in blocks)]
     if left_out:
         text += _wrapped(f"No room here: {', '.join(left_out)}; --markdown and metrics.csv have them.", width)
@@ -110,9 +134,10 @@ class _Column(NamedTuple):
     width: int
 
     @classmethod
-    def of(cls, lines: Sequence[Line], name: str) -> _Column:
+    def of(cls, lines: Sequence[Line], name: str, compared: Compared | None = None) -> _Column:
         """As wide as its widest value or the longest word above it."""
-        title, cells = heading(lines[0].run, name), [cell(line, name) for line in lines]
+        title = heading(lines[0].run, name, compared)
+        cells = [cell(line, name, compared=compared) for line in lines]
         return cls(name, title, cells, max(min(cell_len(title), 8), *map(cell_len, [*cells, *title.split()])))
 
 
@@ -184,14 +209,17 @@ def _notes(runs: Sequence[Run], names: Sequence[str], width: int) -> list[str]:
         notes.append("gradient steps: local steps the method uses.")
     if ROUNDS in names:
         notes.append("last round: where a callback ended a run early, its last; values are those after it.")
+    notes += [f"{line}." for line in tuned_on(runs)]
     return [line for note in notes for line in _wrapped(note, width)]
 
 
-def markdown(runs: Sequence[Run], metrics: str | Sequence[str] | None = None) -> str:
+def markdown(runs: Sequence[Run], metrics: str | Sequence[str] | None = None, compared: Compared | None = None) -> str:
     """A Markdown table of the final values."""
-    head, body = _plain(runs, metrics, " ± ")
+    head, body = _plain(runs, metrics, " ± ", compared)
     rows = [head, ["---"] * len(head), *body]
-    return "\n".join("| " + " | ".join(map(_markdown_text, row)) + " |" for row in rows) + "\n" + _caption(runs)
+    return (
+        "\n".join("| " + " | ".join(map(_markdown_text, row)) + " |" for row in rows) + "\n" + _caption(runs, compared)
+    )
 
 
 def _markdown_text(text: str) -> str:
@@ -200,9 +228,19 @@ def _markdown_text(text: str) -> str:
     return text
 
 
-def _caption(runs: Sequence[Run], ends: str = "\n") -> str:
+def _spread(runs: Sequence[Run], compared: Compared | None) -> str:
+    return "ci" if compared else spread_of(runs)
+
+
+def _targets(compared: Compared | None) -> list[str]:
+    return [name for name, _ in compared.columns()] if compared else []
+
+
+def _caption(runs: Sequence[Run], compared: Compared | None = None, ends: str = "\n") -> str:
     several = any(len(run.table["seeds"]) > 1 for run in runs)
-    return f"{ends}After the last round, {WORDS[spread_of(runs)]}.\n" if several else ""
+    notes = [f"After the last round, {WORDS[_spread(runs, compared)]}"] if several else []
+    notes += [*tuned_on(runs), *(note.rstrip(".") for note in (compared.notes() if compared else ()))]
+    return f"{ends}{'; '.join(notes)}.\n" if notes else ""
 
 
 _LATEX = {"&": r"\&", "%": r"\%", "_": r"\_", "#": r"\#", "$": r"\$", "{": r"\{", "}": r"\}", "<": r"\textless{}",
@@ -210,13 +248,13 @@ _LATEX = {"&": r"\&", "%": r"\%", "_": r"\_", "#": r"\#", "$": r"\$", "{": r"\{"
           ">": r"\textgreater{}", "±": r"$\pm$"}  # fmt: skip
 
 
-def latex(runs: Sequence[Run], metrics: str | Sequence[str] | None = None) -> str:
+def latex(runs: Sequence[Run], metrics: str | Sequence[str] | None = None, compared: Compared | None = None) -> str:
     """A LaTeX table of the final values; needs the package booktabs."""
-    head, body = _plain(runs, metrics, " ± ")
-    numbers = len(table_columns(runs, metrics))
+    head, body = _plain(runs, metrics, " ± ", compared)
+    numbers = len(table_columns(runs, metrics, compared=compared)) + len(_targets(compared))
     rule = "l" * (len(head) - numbers) + "r" * numbers
     lines = [rf"\begin{{tabular}}{{{rule}}}", r"\toprule", _latex_row(head), r"\midrule", *map(_latex_row, body)]
-    caption = _caption(runs, "").strip()
+    caption = _caption(runs, compared, "").strip()
     note = [f"% {caption}"] if caption else []
     return "\n".join([*note, *lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
 
@@ -226,17 +264,18 @@ def _latex_row(cells: Iterable[str]) -> str:
 
 
 def _plain(
-    runs: Sequence[Run], metrics: str | Sequence[str] | None, plus_minus: str
+    runs: Sequence[Run], metrics: str | Sequence[str] | None, plus_minus: str, compared: Compared | None = None
 ) -> tuple[list[str], list[list[str]]]:
     """Head and rows, with every column; ``compute`` only where it differs."""
-    names, lines = table_columns(runs, metrics), lines_of(runs)
+    names = [*table_columns(runs, metrics, compared=compared), *_targets(compared)]
+    lines = lines_of(runs)
     keys = [name for name in Group._fields if name != "compute" or len({line.group.compute for line in lines}) > 1]
     labelled = any(line.label for line in lines)
-    head = (["run"] if labelled else []) + keys + [heading(runs[0], name) for name in names]
+    head = (["run"] if labelled else []) + keys + [heading(runs[0], name, compared) for name in names]
     body = [
         ([line.label] if labelled else [])
         + [getattr(line.group, key) for key in keys]
-        + [cell(line, name, plus_minus) for name in names]
+        + [cell(line, name, plus_minus, compared).rstrip() for name in names]
         for line in lines
     ]
     return head, body

@@ -110,6 +110,8 @@ def problem_of(
     blocks = train.rows // objective.blocks[0]
     if test is not None:
         params["test"] = weighted(test, dtype)
+        if test.owned:
+            params["test_sizes"] = test.sizes.astype(np.int32)
         blocks = max(blocks, test.rows // objective.blocks[1])
     params["blocks"] = blocks_of(objective, *(part.sizes for part in (train, test) if part is not None))
     if by_samples:
@@ -179,6 +181,10 @@ def problem_from(
     """
     if by_samples:
         params["scale"] = (sizes / sizes.mean()).astype(init.dtype)
+    from fedpbc.problems.by_client import by_client_of
+
+    described = _named(objective, "test" in params, owned, measures)
+    higher = frozenset(name for name, measure in described.items() if measure.better == "higher")
     return Problem(
         params=params,
         num_clients=len(sizes),
@@ -189,7 +195,8 @@ def problem_from(
         block_sums=_block_sums_of(objective),
         metrics=_metrics,
         client_traits=traits if "num_samples" in traits else {"num_samples": sizes.astype(np.float64), **traits},
-        measures=_named(objective, "test" in params, owned, measures),
+        measures=described,
+        by_client=by_client_of(objective, higher) if objective.source is STORED else None,
         several=linear_steps(objective.flat, objective.linear, objective.of_outputs)
         if objective.linear is not None and objective.of_outputs is not None
         else tree_steps(objective.flat, objective.loss),
@@ -242,7 +249,7 @@ def _gradient_of(objective: Objective) -> Any:
     return gradient
 
 
-def _per_sample(f: PerSample, params: Any, batch: Any) -> Array:
+def per_sample(f: PerSample, params: Any, batch: Any) -> Array:
     """f of each sample, [n]; where f is a mean over its batch, of batches of one sample each."""
     values = f(params, batch)
     if values.ndim == 0:
@@ -261,7 +268,7 @@ def _block_sums_of(objective: Objective) -> Any:
             tree, sums, mean = objective.flat.tree(x), {}, jnp.zeros((), x.dtype)
             for part, names in (("train", objective.train), ("test", objective.test)):
                 for name in names if part in rows else ():
-                    values = _per_sample(functions[name], tree, rows[part]["data"]).astype(x.dtype)
+                    values = per_sample(functions[name], tree, rows[part]["data"]).astype(x.dtype)
                     for weight in rows[part]:
                         if weight != "data" and (part, weight) != ("train", "pooled"):
                             sums[f"{part}_{name}_{weight}"] = weighted_sum(values, rows[part][weight])

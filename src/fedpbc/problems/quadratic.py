@@ -7,12 +7,13 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from fedpbc.core.lazy import jnp
+from fedpbc.core.lazy import jax, jnp
 from fedpbc.core.memory import PROGRAM_BYTES, STATES, require_memory
 from fedpbc.core.schema import Context, PositiveInt, Range, component
-from fedpbc.core.types import Array, Measure, Problem
+from fedpbc.core.types import Array, ByClient, Measure, Problem
 from fedpbc.errors import BadOption
 from fedpbc.io.arrays import read_matrix
+from fedpbc.problems.by_client import worst_and_active
 from fedpbc.problems.samples import aligned_zeros, pieces
 
 
@@ -74,6 +75,7 @@ def quadratic(
         },
         work=3.0 * u.shape[1],
         unroll=6,
+        by_client=ByClient(_curved_losses if curved else _losses, _of_clients),
     )
 
 
@@ -120,6 +122,20 @@ def _curved_gradient(batch: tuple[Array, Array], x: Array) -> Array:
 
 def _block_sums(params: dict[str, Array], models: Array, block: Array) -> tuple[()]:
     return ()
+
+
+def _losses(params: dict[str, Array], models: Array, block: Array) -> Array:
+    """F_i(x) of every client, [k, m]."""
+    return jax.lax.map(lambda x: 0.5 * jnp.sum((x - params["centers"]) ** 2, axis=1), models)
+
+
+def _curved_losses(params: dict[str, Array], models: Array, block: Array) -> Array:
+    each = params["curvatures"], params["centers"]
+    return jax.lax.map(lambda x: 0.5 * jnp.sum(each[0] * (x - each[1]) ** 2, axis=1), models)
+
+
+def _of_clients(params: dict[str, Array], losses: Array, active: Array) -> dict[str, Array]:
+    return worst_and_active("train_loss", losses, jnp.ones_like(active), active, higher=False)
 
 
 def _metrics(params: dict[str, Array], models: Array, sums: Any) -> dict[str, Array]:

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tomli_w
 
 from fedpbc.core.measures import BEFORE_THE_CONTRACT
 from fedpbc.core.types import Measure
@@ -28,7 +27,7 @@ from fedpbc.experiment.grid import Cell, CellKey, Experiment
 from fedpbc.experiment.part import Part
 from fedpbc.io.lock import Lock
 from fedpbc.io.whole import damaged, read_arrays, replacing, write_arrays, write_text
-from fedpbc.runs.inputs import content_of, difference, refuse_inside, stored_content, write_inputs
+from fedpbc.runs.inputs import content_of, difference, refuse_inside, stored_content, write_experiment
 from fedpbc.runs.metrics import read_metrics, write_metrics
 from fedpbc.runs.partition import PICTURE, draw_partition, write_partition
 from fedpbc.runs.run import KEYS, CellResult, Models, Run, final_values, summarise
@@ -77,7 +76,7 @@ class RunDirectory:
         try:
             if not (path / "experiment.toml").exists():
                 run._write_part()
-                run._write_experiment()
+                write_experiment(experiment, path / "experiment.toml")
             run.cells.mkdir(exist_ok=True)
         except BaseException:
             run.close()
@@ -106,11 +105,6 @@ class RunDirectory:
             write_text(self.path / PART, json.dumps(vars(self.experiment.part)) + "\n")
         else:  # of a run that was killed before it had an experiment
             (self.path / PART).unlink(missing_ok=True)
-
-    def _write_experiment(self) -> None:
-        """The resolved experiment, with what it rests on beside it."""
-        written = write_inputs(self.experiment, self.path)
-        write_text(self.path / "experiment.toml", tomli_w.dumps(self.experiment.table(written)))
 
     def close(self) -> None:
         """Release the directory, so that another run can write to it."""
@@ -244,8 +238,8 @@ def write_run(run: Run, out: Path) -> Path:
 
 def cell_name(experiment: Experiment, cell: Cell) -> str:
     """A readable file name, unique within the experiment."""
-    links = experiment.links.index(cell.links)
-    algorithm = experiment.algorithms.index(cell.algorithm)
+    links = [entry.label for entry in experiment.links].index(cell.links.label)
+    algorithm = [entry.label for entry in experiment.algorithms].index(cell.algorithm.label)
     method = f"{algorithm}-{_slug(cell.algorithm.label)}"
     return f"{links}-{_slug(cell.links.label)}_{method}_{cell.compute}_seed{cell.seed}"
 

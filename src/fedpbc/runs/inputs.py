@@ -10,6 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import tomli_w
+
 from fedpbc.data.arrays import Arrays
 from fedpbc.errors import ConfigError, FedpbcError, shorten
 from fedpbc.experiment.grid import Experiment
@@ -21,7 +23,13 @@ HASHES = "inputs/hashes.json"
 CONTENT = "content with SHA-256"
 
 
-def write_inputs(experiment: Experiment, folder: Path) -> Callable[[Any], str]:
+def write_experiment(experiment: Experiment, path: Path) -> None:
+    """The resolved experiment, with what it rests on beside it in ``inputs/``."""
+    written = _write_inputs(experiment, path.parent)
+    write_text(path, tomli_w.dumps(experiment.table(written)))
+
+
+def _write_inputs(experiment: Experiment, folder: Path) -> Callable[[Any], str]:
     """Copy every file, array and source that an experiment rests on to ``inputs/``, and hash what is too large for it.
 
     What it gives names each of them as experiment.toml does: the copy, or the path of what was not copied.

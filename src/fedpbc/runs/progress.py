@@ -16,7 +16,7 @@ from rich.text import Text
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from fedpbc.experiment.grid import CellKey, Experiment
+    from fedpbc.experiment.grid import CellKey
 
 LINE_SECONDS = 30.0
 """Between two lines where there is no terminal."""
@@ -33,9 +33,8 @@ class _Speed(TextColumn):
 class _Count:
     """Rounds that are done, and what is being done."""
 
-    def __init__(self, experiment: Experiment) -> None:
-        self.cells = len(experiment.cells())
-        self.total = self.cells * experiment.rounds
+    def __init__(self, cells: int, rounds: int) -> None:
+        self.cells, self.total = cells, rounds
         self.done = 0
         self.seen: set[CellKey] = set()
         self.doing, self.which = "preparing data", ""
@@ -59,12 +58,15 @@ class _Count:
 
 
 @contextmanager
-def shown(experiment: Experiment, stream: TextIO, quiet: bool) -> Iterator[Callable[[CellKey, int, int], None] | None]:
-    """Show progress while the block runs. Gives the function that the runner calls, or None when quiet."""
+def shown(cells: int, rounds: int, stream: TextIO, quiet: bool) -> Iterator[Callable[[CellKey, int, int], None] | None]:
+    """Show progress of so many cells, of so many rounds in all, while the block runs.
+
+    Gives the function that the runner calls, or None when quiet.
+    """
     if quiet:
         yield None
         return
-    console, count = Console(file=stream), _Count(experiment)
+    console, count = Console(file=stream), _Count(cells, rounds)
     if not console.is_terminal:
         with _lines(stream, count):
             yield count.count

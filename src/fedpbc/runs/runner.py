@@ -16,6 +16,7 @@ import numpy as np
 from fedpbc.core import contract
 from fedpbc.core.engine import Inputs, Plan, StateLoss
 from fedpbc.core.local import first_clients
+from fedpbc.core.measures import by_client
 from fedpbc.core.memory import require_memory, total_memory
 from fedpbc.core.programs import Programs, Simulation
 from fedpbc.core.schema import Context
@@ -171,7 +172,7 @@ class Grid:
         e, seed = self.experiment, self.experiment.cells()[0].seed
         problem = self.drawn(seed)
         context = e.context(seed, problem)
-        for size in {e.setting(algorithm, "batch_size") for algorithm in e.algorithms}:
+        for size in {e.setting(algorithm, "batch_size") for algorithm in e.variants}:
             batch = jax.eval_shape(lambda p, k, n=size: problem.sample(p, 0, k, n), problem.params, jax.random.key(0))
             num_bytes = sum(a.size * a.dtype.itemsize for a in jax.tree.leaves(batch)) * min(
                 e.chunk_size, problem.num_clients
@@ -182,12 +183,12 @@ class Grid:
             process = links.build(context)
             if links.from_outside:
                 contract.check_links(links.key, process, problem.num_clients)
-        for algorithm in e.algorithms:
+        for algorithm in e.variants:
             method = algorithm.build(context)
             if algorithm.from_outside:
                 lost = e.state_loss is not None
                 contract.check_algorithm(algorithm.key, method, problem.init, problem.num_clients, forgets=lost)
-        for rate in (e.learning_rate, *(e.setting(algorithm, "learning_rate") for algorithm in e.algorithms)):
+        for rate in (e.learning_rate, *(e.setting(algorithm, "learning_rate") for algorithm in e.variants)):
             schedule = rate.build(context)
             if rate.from_outside:
                 contract.check_schedule(rate.key, schedule)
@@ -196,12 +197,16 @@ class Grid:
 
     def _tell_start(self) -> None:
         for callback in self.callbacks:
-            callback.on_start(self._columns())
+            callback.on_start(self.columns())
 
     def _check_figure(self, problem: Problem) -> None:
         """The figure may only ask for what the problem measures."""
         x = jax.ShapeDtypeStruct((2, len(problem.init)), problem.init.dtype)
         measured = jax.eval_shape(lambda p, x: p.metrics(p.params, x, p.block_sums(p.params, x, 0)), problem, x)
+        described = dict(problem.measures)
+        if "clients" in self.experiment.metrics:
+            named = self._by_client(problem, x)
+            measured, described = [*measured, *named], described | {n: by_client(n, described) for n in named}
         if not measured:
             raise ConfigError("problem: measures nothing; metrics must give at least one")
         for metric in self.experiment.figure["metrics"] or []:
@@ -210,12 +215,20 @@ class Grid:
                 raise ConfigError(
                     f'figure.metrics: "{metric}" is not measured{suggest(metric, measured)}; allowed: {known}'
                 )
-        self._measures = {name: problem.measures.get(name, Measure(name.replace("_", " "))) for name in measured}
+        self.measures = {name: described.get(name, Measure(name.replace("_", " "))) for name in measured}
 
-    def _columns(self) -> list[str]:
+    def _by_client(self, problem: Problem, x: Any) -> list[str]:
+        """The metrics by client. Raises ConfigError where the problem has none."""
+        of = problem.by_client
+        if of is None:
+            raise ConfigError('metrics: "clients" is not measured by this problem')
+        active = jax.ShapeDtypeStruct((problem.num_clients,), bool)
+        return list(jax.eval_shape(lambda p, x, a: of.finish(p.params, of.sums(p.params, x, 0), a), problem, x, active))
+
+    def columns(self) -> list[str]:
         """The columns of rows, beside the round."""
         models = self.experiment.metrics
-        measured = [f"{model}_{name}" for name in self._measures for model in ("server", "mean") if model in models]
+        measured = [f"{model}_{name}" for name in self.measures for model in ("server", "mean") if model in models]
         distance = ["consensus_distance"] if "mean" in models else []
         return [*COUNTS[:1], *measured, *distance, *COUNTS[1:]]
 
@@ -237,7 +250,7 @@ class Grid:
         held = held_by(self.drawn(cells[0].seed), cells[0].seed)
         if directory:
             write_partition(directory.path, held)
-        finished = self._run_cells(cells, directory)
+        finished = self.run_cells(cells, directory)
         results = {cell.key: finished[cell.key] for cell in cells}
         infos = [{**key._asdict(), **result.info} for key, result in results.items()]
         manifest = self.manifest()
@@ -246,7 +259,7 @@ class Grid:
 
         def left_behind() -> None:
             if directory:
-                directory.finish(manifest, self._measures, results)
+                directory.finish(manifest, self.measures, results)
                 draw_figure(run, directory.path)
                 draw_partition(directory.path)
 
@@ -255,7 +268,7 @@ class Grid:
 
     def _run(self, results: Any, manifest: Any = None, path: Path | None = None) -> Run:
         return Run(
-            self.experiment.table(), results, self._measures, manifest or {}, path, self.experiment,
+            self.experiment.table(), results, self.measures, manifest or {}, path, self.experiment,
             stamps=self.stamps, tree=self._tree(),
         )  # fmt: skip
 
@@ -266,8 +279,8 @@ class Grid:
         problem = next(iter(self._drawn.values()))
         return structure_of(problem.tree, len(problem.init))
 
-    def _run_cells(self, cells: Sequence[Cell], directory: RunDirectory | None) -> dict[CellKey, CellResult]:
-        """Cells that are finished are read, the others are run side by side."""
+    def run_cells(self, cells: Sequence[Cell], directory: RunDirectory | None) -> dict[CellKey, CellResult]:
+        """Cells that are finished are read, the others are run side by side, and kept in the directory."""
         results: dict[CellKey, CellResult] = {}
         left = []
         for seed in self.experiment.seeds:
@@ -380,7 +393,15 @@ class Grid:
         e = self.experiment
         shared = self._num_devices(problem) if self.num_workers == 1 else 1
         return Plan(
-            e.compute[0], e.local_steps, e.batch_size, e.minibatch, e.chunk_size, shared, device, "mean" in e.metrics
+            e.compute[0],
+            e.local_steps,
+            e.batch_size,
+            e.minibatch,
+            e.chunk_size,
+            shared,
+            device,
+            "clients" in e.metrics,
+            "mean" in e.metrics,
         )
 
     def _num_devices(self, problem: Problem) -> int:
@@ -389,12 +410,13 @@ class Grid:
         if self.devices is not None:
             return self.devices
         e = self.experiment
-        work = problem.work * problem.num_clients * max(e.setting(a, "local_steps") for a in e.algorithms)
+        work = problem.work * problem.num_clients * max(e.setting(a, "local_steps") for a in e.variants)
         num_chunks = -(-problem.num_clients // e.chunk_size)
         return min(len(self.programs.devices), num_chunks) if work > WORTH_SHARING else 1
 
     def manifest(self) -> dict[str, Any]:
         """What the results were made with."""
+        tuned = self.experiment.tuned
         return {
             **made_with(self.programs.devices[0], self.experiment),
             "devices": len(self.programs.devices),
@@ -402,6 +424,7 @@ class Grid:
             "cells_side_by_side": self.num_workers,
             "programs_compiled": self.programs.num_compiled,
             "model": self._structure(),
+            **({"tuned_on": tuned["seeds"], "reported_on": self.experiment.seeds} if tuned else {}),
         }
 
 

@@ -1,0 +1,20 @@
+"""What ``fedpbc tune`` tries of each method's own options, beside the learning rates of clients and server.
+
+A method that is not here has none. An option that an entry of the experiment sets to another value than its default is
+what that entry is about, and stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+OWN: Mapping[str, Mapping[str, list[Any]]] = {
+    "amplified_fedavg": {"gamma": [1.2, 1.5, 2.0]},
+    "f3ast": {"beta": [0.001, 0.01, 0.1]},
+    "fedau": {"cutoff": [0, 10, 50]},
+    "fedawe": {"clip": [0, 10, 50]},
+    "fedfade": {"fading": ["learnt", 0.9], "cutoff": [0, 50]},
+    "fedprox": {"mu": [0.01, 0.1, 1.0]},
+}
+"""0 is "no limit" for ``cutoff`` and ``clip``."""
