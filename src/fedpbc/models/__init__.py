@@ -6,9 +6,11 @@ from collections.abc import Callable
 from typing import Annotated, Any
 
 from fedpbc.core.schema import Component, Context, Factory, Kind, component
-from fedpbc.models.cnn import cnn
+from fedpbc.models.cnn import cnn, cnn_cifar10, cnn_cinic10, cnn_svhn
 from fedpbc.models.dense import logistic, mlp
+from fedpbc.models.gru import gru
 from fedpbc.models.model import Functions, Model
+from fedpbc.models.resnet import resnet
 
 
 @component
@@ -19,11 +21,33 @@ def functions(context: Context, *, init: Callable[..., Any], apply: Callable[...
 
 MODELS: Kind = Kind(
     "model",
-    {"logistic": logistic, "mlp": mlp, "cnn": cnn, "functions": functions},
+    {
+        "logistic": logistic,
+        "mlp": mlp,
+        "cnn": cnn,
+        "cnn_svhn": cnn_svhn,
+        "cnn_cifar10": cnn_cifar10,
+        "cnn_cinic10": cnn_cinic10,
+        "resnet": resnet,
+        "gru": gru,
+        "functions": functions,
+    },
     gives=Model,
     shorthand=lambda value: {"name": value} if isinstance(value, str) else None,
     allowed="a model: its name or a table with a name",
 )
 ModelOption = Annotated[Model | Component[Model] | Factory[..., Model] | str, MODELS]
 
-__all__ = ["MODELS", "Model", "cnn", "functions", "logistic", "mlp"]
+__all__ = [
+    "MODELS",
+    "Model",
+    "cnn",
+    "cnn_cifar10",
+    "cnn_cinic10",
+    "cnn_svhn",
+    "functions",
+    "gru",
+    "logistic",
+    "mlp",
+    "resnet",
+]

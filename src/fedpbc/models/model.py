@@ -26,6 +26,9 @@ class Model(ABC):
     def init(self, rng: np.random.Generator, shape: tuple[int, ...], num_outputs: int) -> Any:
         """Initial parameters, a pytree of arrays, for samples of this shape."""
 
+    def check(self, features: np.ndarray) -> None:  # noqa: B027
+        """Raise ConfigError for features [n, ...] that it cannot read; any numbers will do, if nothing else is said."""
+
     @abstractmethod
     def outputs(self, params: Any, features: Array) -> Array:
         """features [n, ...] -> [outputs, n]."""

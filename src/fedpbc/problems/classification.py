@@ -41,14 +41,14 @@ def classification(
     set_ = dataset(data)
     if not (isinstance(set_.train, tuple) and len(set_.train) == 2 and set_.train[1].ndim == 1):
         raise ConfigError("data: classification needs features [n, ...] and labels [n]")
-    features, labels = set_.train
+    labels = set_.train[1]
     if labels.dtype.kind not in "iub":
         raise ConfigError(f"data: labels are {labels.dtype}, must be integers from 0 or words")
     both = labels if set_.test is None else np.concatenate([labels, set_.test[1]])
     if both.min() < 0 or both.max() > 100_000:
         raise ConfigError(f"data: labels go from {both.min()} to {both.max()}, must number the classes from 0")
     num_classes = max(int(both.max()) + 1, 2)
-    network, params = initial(context, model, features, num_classes)
+    network, params = initial(context, model, set_, num_classes)
     counts = label_counts(set_.client, labels, set_.num_clients, num_classes)
     sizes = counts.sum(axis=1)
     return objective_problem(

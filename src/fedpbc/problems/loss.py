@@ -89,10 +89,13 @@ def _measure(
     """The fields of a Measure, as a schema."""
 
 
-def initial(context: Context, model: Any, features: np.ndarray, num_outputs: int) -> tuple[Model, Any]:
+def initial(context: Context, model: Any, data: Dataset, num_outputs: int) -> tuple[Model, Any]:
     """The built model of an option, whose outputs are checked, and its x^0. Raises ConfigError."""
     if not isinstance(model, Model):
         raise ConfigError(f"model = {shorten(model)}: makes a {type(model).__name__}, must be a fedpbc.models.Model")
+    features = data.train[0]
+    for part in (features, *(() if data.test is None else data.test[:1])):
+        model.check(part)
     rng = context.rng("initial weights")
     params = called("model: init", model.init, rng, features.shape[1:], num_outputs)
     Flat.of(params)

@@ -32,11 +32,11 @@ def regression(
     set_ = dataset(data)
     if not (isinstance(set_.train, tuple) and len(set_.train) == 2 and set_.train[1].ndim in (1, 2)):
         raise ConfigError("data: regression needs features [n, ...] and targets [n] or [n, k]")
-    features, targets = set_.train
+    targets = set_.train[1]
     if set_.classes is not None:
         raise ConfigError("data: targets are words, must be numbers")
     num_outputs = 1 if targets.ndim == 1 else targets.shape[1]
-    network, params = initial(context, model, features, num_outputs)
+    network, params = initial(context, model, set_, num_outputs)
     return objective_problem(
         context,
         set_,
