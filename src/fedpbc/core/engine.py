@@ -15,7 +15,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedpbc.core import buffers as buffers_
 from fedpbc.core.aggregation import consensus_distance
+from fedpbc.core.buffers import Buffers
+from fedpbc.core.descent import PLAIN, Descent
 from fedpbc.core.local import local_steps, map_clients, map_some, sum_blocks
 from fedpbc.core.types import (
     Algorithm,
@@ -42,7 +45,7 @@ _STATIC = {
     Problem: ["num_clients", "sample", "gradient", "num_blocks", "block_sums", "metrics", "work", "unroll", "several"],
 }
 for _cls, _static in _STATIC.items():
-    _data = ["params", "init", "owned"] if _cls is Problem else ["params"]
+    _data = ["params", "init", "owned", "buffers"] if _cls is Problem else ["params"]
     _host = ["client_traits", "measures", "tree", "shard"] if _cls is Problem else []
     jax.tree_util.register_dataclass(_cls, _data, _static, drop_fields=_host)
 
@@ -62,6 +65,7 @@ class Plan:
     """The first of them."""
     with_mean: bool = True
     """The mean model and the consensus distance are measured too, which need the models of absent clients."""
+    descent: Descent = PLAIN
 
 
 class Inputs(NamedTuple):
@@ -120,6 +124,7 @@ class Carry(NamedTuple):
     """The first round after which a model was not finite; -1 so far."""
     server_sum: Array
     """Sum of the server models after rounds > T/2, [d]."""
+    buffers: Buffers | None = None
 
 
 def _keys(seed: Array) -> tuple[Array, Array]:
@@ -142,14 +147,23 @@ def _round(plan: Plan, inputs: Inputs, carry: Carry, t: Array) -> Carry:
     matter = algorithm.cost.uses_all or plan.with_mean or link.downlink is not None
     needed = None if plan.compute == "all" and matter else computes if matter else computes & link.active
     num_steps = jnp.where(training, plan.local_steps, 0)
-    train = _trainer(plan, inputs, sample_key, eta, training, needed)
-    before = _forget(inputs, carry.algorithm, t)
-    state = algorithm.round(algorithm.params, before, Round(t, link, eta, num_steps, computes, train))
+    before, buffers = _forget(inputs, carry, t)
+    after = Trained(buffers.before(link, algorithm.cost.broadcast) if buffers else None)
+    train = _trainer(plan, inputs, sample_key, eta, training, needed, after)
+    way = None
+    if plan.descent.momentum:
+        worth, before_one = plan.descent.way(plan.local_steps)
+        way = jnp.where(training, worth, 0.0), jnp.where(training, before_one, 0.0)
+    state = algorithm.round(algorithm.params, before, Round(t, link, eta, num_steps, computes, train, way))
+    if buffers:
+        buffers = buffers.after(after.buffers, link, algorithm.cost.broadcast, training)
     used = computes if algorithm.cost.uses_all else computes & link.active
     received = link.receives if algorithm.cost.broadcast else link.receives & link.active
     models = algorithm.models(state)
     num_active = jnp.sum(link.active, dtype=jnp.int32)
     finite = jnp.all(jnp.isfinite(models.clients)) & jnp.all(jnp.isfinite(models.server))
+    if buffers:
+        finite &= buffers.all_finite()
     return Carry(
         algorithm=state,
         links=link_state,
@@ -158,52 +172,79 @@ def _round(plan: Plan, inputs: Inputs, carry: Carry, t: Array) -> Carry:
         counts=carry.counts.plus(used, link.active, received),
         first_nonfinite=jnp.where(finite | (carry.first_nonfinite >= 0), carry.first_nonfinite, t),
         server_sum=carry.server_sum + jnp.where(2 * (t + 1) > inputs.num_rounds, models.server, 0),
+        buffers=buffers,
     )
 
 
-def _trainer(plan: Plan, inputs: Inputs, key: Array, eta: Array, training: Array, needed: Array | None) -> Train:
+class Trained:
+    """The buffers of all clients in a round: what their training begins with, and then what the first one left.
+
+    A method may train several times in a round, as FedPBC that replays; each begins with the same buffers.
+    """
+
+    def __init__(self, buffers: Any) -> None:
+        self.start = self.buffers = buffers
+        self._told = False
+
+    def tell(self, buffers: Any) -> None:
+        """Local training is traced."""
+        self.buffers = self.buffers if self._told else buffers
+        self._told = True
+
+
+def _trainer(
+    plan: Plan, inputs: Inputs, key: Array, eta: Array, training: Array, needed: Array | None, after: Trained
+) -> Train:
     """Local training of round t, as an algorithm may call it; clients that are not ``needed`` keep their row."""
 
     def train(models: Array, shift: Array | None = None, proximal: Array | None = None) -> Array:
-        def train_one(*row: Array) -> Array:
-            *given, client = row
+        def train_one(*row: Any) -> tuple[Array, Any]:
+            (x, buffers), *given, client = row
             return local_steps(
                 inputs.problem,
-                given[0],
+                x,
                 client,
                 key,
                 eta,
                 plan.local_steps,
                 plan.batch_size,
                 plan.minibatch,
-                shift=given[1] if shift is not None else None,
+                shift=given[0] if shift is not None else None,
                 proximal=proximal,
+                descent=plan.descent,
+                buffers=buffers,
             )
 
-        rows = (models,) if shift is None else (models, shift)
+        kept = (models, after.start)
+        rows = (kept,) if shift is None else (kept, shift)
         if needed is not None:  # nobody in the cool-down
-            return map_some(train_one, rows, needed, plan.chunk_size, plan.num_devices)
-        return jax.lax.cond(
-            training,
-            lambda rows: map_clients(train_one, rows, plan.chunk_size, plan.num_devices),
-            lambda rows: rows[0],
-            rows,
-        )
+            models, buffers = map_some(train_one, rows, needed, plan.chunk_size, plan.num_devices)
+        else:
+            models, buffers = jax.lax.cond(
+                training,
+                lambda rows: map_clients(train_one, rows, plan.chunk_size, plan.num_devices),
+                lambda rows: rows[0],
+                rows,
+            )
+        after.tell(buffers)
+        return models
 
     return train
 
 
-def _forget(inputs: Inputs, state: Any, t: Array) -> Any:
-    """The algorithm's state at the start of round t, after a loss that falls into it."""
-    loss, algorithm = inputs.loss, inputs.algorithm
+def _forget(inputs: Inputs, carry: Carry, t: Array) -> tuple[Any, Buffers | None]:
+    """The algorithm's state, and the buffers, at the start of round t, after a loss that falls into it."""
+    loss, algorithm, problem = inputs.loss, inputs.algorithm, inputs.problem
+    kept = carry.algorithm, carry.buffers
     if loss is None:
-        return state
-    return jax.lax.cond(
-        t == loss.round,
-        lambda state: algorithm.forget(algorithm.params, state, loss.lost, inputs.problem.init, t),
-        lambda state: state,
-        state,
-    )
+        return kept
+
+    def forget(kept: tuple[Any, Buffers | None]) -> tuple[Any, Buffers | None]:
+        state, buffers = kept
+        state = algorithm.forget(algorithm.params, state, loss.lost, problem.init, t)
+        return state, buffers.forget(loss.lost, problem.buffers) if buffers else None
+
+    return jax.lax.cond(t == loss.round, forget, lambda kept: kept, kept)
 
 
 def _evaluate(plan: Plan, inputs: Inputs, carry: Carry) -> dict[str, Array]:
@@ -213,7 +254,7 @@ def _evaluate(plan: Plan, inputs: Inputs, carry: Carry) -> dict[str, Array]:
     if plan.with_mean:
         measured["mean"] = jnp.mean(models.clients, axis=0)
     stacked = jnp.stack(list(measured.values()))
-    sums = sum_blocks(inputs.problem, stacked, plan.num_devices)
+    sums = sum_blocks(inputs.problem, stacked, plan.num_devices, _measured_buffers(plan, carry.buffers))
     values = inputs.problem.metrics(inputs.problem.params, stacked, sums)
     values = {name: value.astype(stacked.dtype) for name, value in values.items()}
     row = {f"{model}_{name}": value[i] for name, value in values.items() for i, model in enumerate(measured)}
@@ -224,6 +265,14 @@ def _evaluate(plan: Plan, inputs: Inputs, carry: Carry) -> dict[str, Array]:
         "empty_rounds": carry.empty_rounds,
         **carry.counts._asdict(),
     }
+
+
+def _measured_buffers(plan: Plan, buffers: Buffers | None) -> Any:
+    """Those of the models that are measured, each leaf [k, ...]: B^t, and the mean of the clients'."""
+    if buffers is None:
+        return None
+    found = [buffers.server, buffers_.mean_of_all(buffers.clients)] if plan.with_mean else [buffers.server]
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *found)
 
 
 def initial(inputs: Inputs) -> Carry:
@@ -239,6 +288,7 @@ def initial(inputs: Inputs) -> Carry:
         counts=Counts(*(jnp.zeros(2, jnp.int32) for _ in Counts._fields)),
         first_nonfinite=zero - 1,
         server_sum=jnp.zeros_like(x0),
+        buffers=None if problem.buffers is None else Buffers.begin(problem.buffers, problem.num_clients),
     )
 
 

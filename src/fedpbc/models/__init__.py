@@ -14,9 +14,19 @@ from fedpbc.models.resnet import resnet
 
 
 @component
-def functions(context: Context, *, init: Callable[..., Any], apply: Callable[..., Any]) -> Model:
-    """A model of your own: ``init(key, shape, num_outputs) -> params``, ``apply(params, features) -> [n, outputs]``."""
-    return Functions(init, apply)
+def functions(
+    context: Context,
+    *,
+    init: Callable[..., Any],
+    apply: Callable[..., Any],
+    train: Callable[..., Any] | None = None,
+) -> Model:
+    """A model of your own: ``init(key, shape, num_outputs) -> params``, ``apply(params, features) -> [n, outputs]``.
+
+    With buffers (batch normalisation) ``init`` gives (params, buffers), ``apply`` is given that pair, and
+    ``train((params, buffers), features) -> ([n, outputs], buffers)`` is what local steps follow.
+    """
+    return Functions(init, apply, train)
 
 
 MODELS: Kind = Kind(

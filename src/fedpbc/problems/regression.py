@@ -49,6 +49,7 @@ def regression(
         by_samples=weights == "samples",
         model=network,
         of_outputs=half_square,
+        train_loss=_train_loss_of(network) if network.trains else None,
     )
 
 
@@ -67,6 +68,15 @@ def half_square(outputs: Array, targets: Array) -> Array:
 def _half_square_of(model: Model) -> PerSample:
     def losses(params: Any, batch: tuple[Array, Array]) -> Array:
         return half_square(model.outputs(params, batch[0]), batch[1])
+
+    return losses
+
+
+@cache
+def _train_loss_of(model: Model) -> Any:
+    def losses(params: Any, batch: tuple[Array, Array]) -> tuple[Array, Any]:
+        outputs, buffers = model.train(params, batch[0])
+        return half_square(outputs, batch[1]), buffers
 
     return losses
 

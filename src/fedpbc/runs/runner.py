@@ -16,6 +16,7 @@ import numpy as np
 from fedpbc.core import contract
 from fedpbc.core.engine import Inputs, Plan, StateLoss
 from fedpbc.core.local import first_clients
+from fedpbc.core.local import measured as metrics_of
 from fedpbc.core.memory import require_memory, total_memory
 from fedpbc.core.programs import Programs, Simulation
 from fedpbc.core.schema import Context
@@ -199,7 +200,7 @@ class Grid:
     def _check_figure(self, problem: Problem) -> None:
         """The figure may only ask for what the problem measures."""
         x = jax.ShapeDtypeStruct((2, len(problem.init)), problem.init.dtype)
-        measured = jax.eval_shape(lambda p, x: p.metrics(p.params, x, p.block_sums(p.params, x, 0)), problem, x)
+        measured = jax.eval_shape(metrics_of, problem, x)
         if not measured:
             raise ConfigError("problem: measures nothing; metrics must give at least one")
         for metric in self.experiment.figure["metrics"] or []:
@@ -373,8 +374,9 @@ class Grid:
         e = self.experiment
         shared = self._num_devices(problem) if self.num_workers == 1 else 1
         return Plan(
-            e.compute[0], e.local_steps, e.batch_size, e.minibatch, e.chunk_size, shared, device, "mean" in e.metrics
-        )
+            e.compute[0], e.local_steps, e.batch_size, e.minibatch, e.chunk_size, shared, device, "mean" in e.metrics,
+            e.descent,
+        )  # fmt: skip
 
     def _num_devices(self, problem: Problem) -> int:
         """As asked, or as many as have a chunk of clients each, when a round is worth sharing: the same for all cells,
