@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated, Any
 
-from fedpbc.core.schema import Component, Context, Factory, Kind, component
+import numpy as np
+
+from fedpbc.core.lazy import jax, jnp
+from fedpbc.core.schema import Component, Context, Factory, Kind, bind_component, component
 from fedpbc.models.cnn import cnn, cnn_cifar10, cnn_cinic10, cnn_svhn
 from fedpbc.models.dense import logistic, mlp
 from fedpbc.models.gru import gru
@@ -27,6 +31,15 @@ def functions(
     ``train((params, buffers), features) -> ([n, outputs], buffers)`` is what local steps follow.
     """
     return Functions(init, apply, train)
+
+
+def predict(model: Component[Model] | Model | str, params: Any, features: Any) -> Any:
+    """The outputs [n, outputs] of a model for features [n, ...], by JAX.
+
+    ``params``: what ``Run.model`` and ``fedpbc.load_model`` give, (params, buffers) where there are buffers.
+    """
+    built = bind_component(MODELS, model, "model", Path.cwd()).build(Context(0, np.dtype(np.float32), 1))
+    return built.outputs(jax.tree.map(jnp.asarray, params), jnp.asarray(features)).T
 
 
 MODELS: Kind = Kind(
@@ -59,5 +72,6 @@ __all__ = [
     "gru",
     "logistic",
     "mlp",
+    "predict",
     "resnet",
 ]

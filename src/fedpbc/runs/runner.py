@@ -30,7 +30,7 @@ from fedpbc.runs.directory import RunDirectory, content_of, draw_figure, pack, r
 from fedpbc.runs.provenance import made_with
 from fedpbc.runs.run import COUNTS, CellResult, Run
 from fedpbc.runs.stamps import changed_since, stamps_of
-from fedpbc.runs.structure import structure_of
+from fedpbc.runs.structure import structure_of, structure_of_leaves
 from fedpbc.runs.workers import Queue, work
 
 MOST_MEMORY, MODELS_OF_A_CELL = 0.5, 6
@@ -222,7 +222,9 @@ class Grid:
         """A run that is complete: from its directory, or from the process that has it."""
         found = None
         if directory:
-            found = dataclasses.replace(read_run(directory.path), experiment=self.experiment, tree=self._tree())
+            found = dataclasses.replace(
+                read_run(directory.path), experiment=self.experiment, tree=self._tree(), buffers=self._buffers()
+            )
             directory.tidy(found)
         results = {}
         for cell in self.experiment.cells() if processes.many() else ():
@@ -250,11 +252,19 @@ class Grid:
     def _run(self, results: Any, manifest: Any = None, path: Path | None = None) -> Run:
         return Run(
             self.experiment.table(), results, self._measures, manifest or {}, path, self.experiment,
-            stamps=self.stamps, tree=self._tree(),
+            stamps=self.stamps, tree=self._tree(), buffers=self._buffers(),
         )  # fmt: skip
 
     def _tree(self) -> Any:
         return next(iter(self._drawn.values())).tree  # check() draws one
+
+    def _buffers(self) -> Any:
+        tree = self._buffers_tree()
+        return None if tree is None else tree.unflatten
+
+    def _buffers_tree(self) -> Any:
+        buffers = next(iter(self._drawn.values())).buffers
+        return None if buffers is None else jax.tree.structure(buffers)
 
     def _structure(self) -> Any:
         problem = next(iter(self._drawn.values()))
@@ -397,6 +407,7 @@ class Grid:
             "cells_side_by_side": self.num_workers,
             "programs_compiled": self.programs.num_compiled,
             "model": self._structure(),
+            **({} if self._buffers_tree() is None else {"buffers": structure_of_leaves(self._buffers_tree())}),
         }
 
 
