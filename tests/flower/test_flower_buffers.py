@@ -105,9 +105,7 @@ def test_every_strategy_averages_them_and_is_itself_without_them(name):
 def test_a_resumed_run_knows_which_arrays_they_are(tmp_path):
     case = CASES["mifa"]
     case.make(M, directory=tmp_path).start(grid_of(app(), ACTIVE), initial(), num_rounds=3)
-    with pytest.raises(
-        ConfigError, match=r"belongs to another federation: buffers was .*, is \['bn.num_batches_tracked'\]"
-    ):
+    with pytest.raises(ConfigError, match=r"another federation: buffers was .*, is \['bn.num_batches_tracked'\]"):
         case.make(M, directory=tmp_path, buffers=["none"]).start(grid_of(app(), ACTIVE), initial(), num_rounds=4)
 
 
@@ -121,6 +119,8 @@ def test_a_list_of_names_is_asked_for(buffers):
 @pytest.mark.parametrize("name", CASES)
 def test_a_network_of_pytorch_with_batch_normalisation(name):
     torch = pytest.importorskip("torch")
+    torch.set_num_threads(1)
+    active = ACTIVE[:9]  # with a round of nobody
 
     def network() -> Any:
         torch.manual_seed(0)
@@ -146,7 +146,7 @@ def test_a_network_of_pytorch_with_batch_normalisation(name):
         return Message(RecordDict({"arrays": arrays, "m": MetricRecord({"num-examples": 1})}), reply_to=message)
 
     arrays = ArrayRecord({k: Array(v.detach().numpy()) for k, v in network().state_dict().items()})
-    result = CASES[name].make(M).start(grid_of(client, ACTIVE), arrays, num_rounds=ROUNDS)
+    result = CASES[name].make(M).start(grid_of(client, active), arrays, num_rounds=len(active))
     after = {key: torch.from_numpy(array.numpy().copy()) for key, array in result.arrays.items()}
     assert (after["1.running_var"] > 0).all()
     assert after["1.num_batches_tracked"].dtype == torch.int64
