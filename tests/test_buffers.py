@@ -74,8 +74,8 @@ def check(names, tmp_path, **options):
     rows = [f"{t},{i}\n" for t, i in np.argwhere(ACTIVE)]
     (tmp_path / "trace.csv").write_text("round,client\n" + "".join(rows))
     run = fedpbc.simulate(
-        problem(), links=fedpbc.links.trace(path=tmp_path / "trace.csv", missing_rounds="empty"), algorithm=names, rounds=ROUNDS,
-        local_steps=STEPS, learning_rate=2.0, progress=False, eval_every=ROUNDS, **options,
+        problem(), links=fedpbc.links.trace(path=tmp_path / "trace.csv", missing_rounds="empty"), algorithm=names,
+        rounds=ROUNDS, local_steps=STEPS, learning_rate=2.0, progress=False, eval_every=ROUNDS, **options,
     )  # fmt: skip
     for name in names:
         (var, count, seen), everybody = expected(name in AFTER)
