@@ -60,13 +60,13 @@ def test_lists_are_tuples_and_other_containers_are_refused(tmp_path):
     assert [a.shape for a in again["layers"]] == [(2,), (3,)]
     assert again["n"] == 4
     for tree, why in (
-        ({"a": object()}, "params.a: is a object; only dicts, tuples and lists"),
+        ({"a": object()}, "params.a: is an object; only dicts, tuples and lists"),
         ({"a.b": np.zeros(1)}, "key 'a.b' must be a word"),
         ({"a": np.array([1.0, np.nan])}, "params.a: row 1 holds a value that is not finite"),
     ):
         with pytest.raises(fedpbc.ConfigError, match=why):
             save_model(tmp_path / "bad.npz", tree, has_buffers=False)
-    with pytest.raises(fedpbc.ConfigError, match="must end in .npz"):
+    with pytest.raises(fedpbc.ConfigError, match=r"must end in \.npz"):
         save_model(tmp_path / "m.txt", np.zeros(2), has_buffers=False)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["m.npz"]
 

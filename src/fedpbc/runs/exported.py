@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from fedpbc.core.schema import article
 from fedpbc.data.named import collect, tree_of
 from fedpbc.errors import ConfigError, FedpbcError
 from fedpbc.io.whole import read_arrays, write_arrays
@@ -32,7 +33,7 @@ def _plain(name: str, tree: Any) -> Any:
         return tuple(_plain(f"{name}.{i}", part) for i, part in enumerate(tree))
     if hasattr(tree, "shape") and hasattr(tree, "dtype"):
         return np.asarray(tree)
-    raise ConfigError(f"{name}: is a {type(tree).__name__}; only dicts, tuples and lists of arrays have names")
+    raise ConfigError(f"{name}: is {article(type(tree).__name__)}; only dicts, tuples and lists of arrays have names")
 
 
 def save_model(path: Path, model: Any, has_buffers: bool) -> Path:
