@@ -17,6 +17,7 @@ from fedpbc.cli import _cli
 from fedpbc.core.schema import Context
 from fedpbc.runs.exported import save_model
 
+LAYER = ("layers.0.hidden", "layers.0.input")
 CONTEXT = Context(0, np.dtype(np.float32), 10, (0,))
 
 
@@ -32,7 +33,7 @@ def drawn(model, shape, num_outputs):
         (models.logistic(), (3,), ["params"]),
         (models.mlp([4]), (3,), ["params.0", "params.1"]),
         (models.cnn([2], hidden=[3]), (4, 4), ["params.conv.0", "params.dense.0", "params.dense.1"]),
-        (models.gru([2], vocabulary=5), (3,), ["params.dense", "params.embedding", "params.layers.0.hidden", "params.layers.0.input"]),
+        (models.gru([2], vocabulary=5), (3,), [f"params.{n}" for n in ("dense", "embedding", *LAYER)]),
     ],
     ids=lambda value: getattr(value, "name", ""),
 )  # fmt: skip
