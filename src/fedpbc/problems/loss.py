@@ -18,16 +18,8 @@ from fedpbc.errors import ConfigError, called, shorten, unknown_key
 from fedpbc.models.dense import Logistic
 from fedpbc.models.model import Functions, Model
 from fedpbc.problems.augment import Augment
-from fedpbc.problems.objective import (
-    LOSS,
-    Objective,
-    PerSample,
-    check_function,
-    check_training,
-    problem_of,
-    sizes_in,
-    unlike,
-)
+from fedpbc.problems.checks import check_function, check_training, sizes_in, unlike
+from fedpbc.problems.objective import LOSS, Objective, PerSample, problem_of
 from fedpbc.problems.samples import block_of, in_order
 
 

@@ -397,8 +397,9 @@ def read_run(path: str | Path) -> Run:
         _check_rows(table, cells)
         structure = manifest.get("model")
         tree = partial(rebuilt, structure) if structure else None
-        kept = manifest.get("buffers")
-        buffers = partial(rebuilt_leaves, kept) if kept else None
+        kept: Any = manifest.get("buffers")
+        as_list = list if "buffers" in manifest else None  # of containers that only their own code can make
+        buffers = partial(rebuilt_leaves, kept) if kept else as_list
         return Run(table, cells, dict(measures), manifest, path, tree=tree, buffers=buffers)
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise ConfigError(f"{path}: is damaged: {type(error).__name__} {error}") from None
