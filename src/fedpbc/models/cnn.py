@@ -83,11 +83,11 @@ def cnn_svhn(context: Context) -> Model:
 
 @component
 def cnn_cifar10(context: Context) -> Model:
-    """Their network for CIFAR-10: as ``cnn_svhn`` with dense layers of 256 and 64."""
+    """The same papers' network for CIFAR-10: as ``cnn_svhn`` with dense layers of 256 and 64."""
     return _of_the_papers(256, 64)
 
 
 @component
 def cnn_cinic10(context: Context) -> Model:
-    """Their network for CINIC-10: as ``cnn_svhn`` with dense layers of 512 and 256; theirs has dropout of 0.2, too."""
+    """The same papers' network for CINIC-10: dense layers of 512 and 256; without their dropout of 0.2."""
     return _of_the_papers(512, 256)
