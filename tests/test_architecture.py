@@ -18,9 +18,10 @@ SOURCE = Path(fedpbc.__file__).parent
 MODULES = sorted(name for _, name, _ in pkgutil.walk_packages([str(SOURCE)], "fedpbc."))
 LAYERS = [
     {"errors", "core.types", "core.lazy"},
+    {"core.descent"},
     {"core.aggregation", "core.measures", "core.options", "core.outside", "core.flat", "core.memory", "theory"},
     {"io"},
-    {"core.schema", "core.local"},
+    {"core.schema", "core.local", "core.buffers"},
     {"core.registry", "core.schedules"},
     {"data", "models", "algorithms", "links"},
     {"problems", "core.contract", "core.engine"},

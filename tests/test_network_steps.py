@@ -10,10 +10,12 @@ import pytest
 import fedpbc
 from fedpbc.core.flat import Flat
 from fedpbc.models.dense import Mlp, affine
+from fedpbc.models.resnet import Resnet
 from fedpbc.problems.classification import cross_entropy_of
 from fedpbc.problems.treewise import tree_steps
 
-module = importlib.import_module("fedpbc.models.cnn")
+convolution = importlib.import_module("fedpbc.models.convolution")
+Cnn = importlib.import_module("fedpbc.models.cnn").Cnn
 
 
 @pytest.fixture(autouse=True)
@@ -100,9 +102,9 @@ def network(params, images):
 @pytest.mark.parametrize("cpu", [True, False])
 @pytest.mark.parametrize("shape", [(9, 6), (8, 7, 3)])
 def test_both_forms_of_the_cnn_are_the_network(monkeypatch, cpu, shape):
-    monkeypatch.setattr(module, "on_cpu", lambda: cpu)
+    monkeypatch.setattr(convolution, "on_cpu", lambda: cpu)
     rng = np.random.default_rng(2)
-    model = module.Cnn((4, 5), (6,))
+    model = Cnn((4, 5), (6,))
     params = jax.tree.map(lambda a: a + 0.1 * rng.standard_normal(a.shape), model.init(rng, shape, 3))
     images = rng.standard_normal((5, *shape))
     expected = network(params, images if images.ndim == 4 else images[..., None])
@@ -111,13 +113,13 @@ def test_both_forms_of_the_cnn_are_the_network(monkeypatch, cpu, shape):
     assert ("conv_general_dilated" in traced) is not cpu
 
 
-def test_both_forms_have_the_same_gradient(monkeypatch):
+@pytest.mark.parametrize("model", [Cnn((4, 5), (6,)), Resnet((2, 4), 1, 2)])
+def test_both_forms_have_the_same_gradient(monkeypatch, model):
     rng = np.random.default_rng(3)
-    model = module.Cnn((4, 5), (6,))
     params, images = model.init(rng, (8, 8), 3), rng.standard_normal((5, 8, 8))
     both = []
     for cpu in (True, False):
-        monkeypatch.setattr(module, "on_cpu", lambda cpu=cpu: cpu)
+        monkeypatch.setattr(convolution, "on_cpu", lambda cpu=cpu: cpu)
         both.append(jax.grad(lambda p: jnp.sum(jnp.sin(model.outputs(p, images))))(params))
     for a, b in zip(*map(jax.tree.leaves, both), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12)

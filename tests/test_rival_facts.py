@@ -176,7 +176,7 @@ def test_the_last_gradient_is_that_of_the_last_step(minibatch, steps):
 
     def after(steps: int, **given: Any) -> Any:
         client = np.int32(1)
-        return np.array(local_steps(problem, x, client, key, eta, steps, 8, minibatch, shift=shift, **given))
+        return np.array(local_steps(problem, x, client, key, eta, steps, 8, minibatch, shift=shift, **given)[0])
 
     before = after(steps - 1) if steps > 1 else x
     gradient = after(steps, last_gradient=True)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from fedpbc.links.common import variation as variations
     from fedpbc.runs.callbacks import Callback, EarlyStop
     from fedpbc.runs.directory import read_run
+    from fedpbc.runs.exported import load_model
     from fedpbc.runs.merge import merge
     from fedpbc.runs.run import Run
     from fedpbc.simulation import run, simulate
@@ -43,6 +44,7 @@ _HOME = {
     "Tuning": "tuning.record",
     "component": "core.schema",
     "load_experiment": "experiment.load",
+    "load_model": "runs.exported",
     "merge": "runs.merge",
     "read_run": "runs.directory",
     "register": "core.registry",
@@ -83,6 +85,7 @@ __all__ = [
     "flower",
     "links",
     "load_experiment",
+    "load_model",
     "merge",
     "models",
     "probabilities",

@@ -41,6 +41,9 @@ def simulate(
     learning_rate: RateLike,
     batch_size: int = 32,
     minibatch: Literal["round", "step"] = "round",
+    weight_decay: float = 0.0,
+    clip_norm: float | None = None,
+    momentum: float = 0.0,
     seeds: Sequence[int] = (0,),
     compute: Literal["all", "active"] | Sequence[Literal["all", "active"]] = "all",
     cooldown_rounds: int = 0,
@@ -64,7 +67,9 @@ def simulate(
     TOML; links and algorithm one or a list; ``component.using(label=..., learning_rate=...)`` gives one a name of its
     own and settings of its own. rounds: T. local_steps: s. learning_rate: eta, a number or a schedule. batch_size:
     samples of a local step.
-    minibatch: "round" draws one for all local steps of a round, as the paper prints it, "step" one for each. seeds:
+    minibatch: "round" draws one for all local steps of a round, as the paper prints it, "step" one for each.
+    weight_decay, clip_norm, momentum: of every local step: u = min(1, C/|g|) g + lambda x + what the method adds,
+    v = beta v + u, x -= eta v, v = 0 at the start of a round. seeds:
     each draws data, links and samples; all methods of a seed see the same. compute: "all" clients train, or the
     "active". cooldown_rounds: the last rounds, without local steps. eval_every: rounds between rows of metrics
     (default: about 100 rows). chunk_size: clients computed side by side. state_loss: {"round": t, "share": .1}, clients
@@ -87,6 +92,9 @@ def simulate(
         "learning_rate": learning_rate,
         "batch_size": batch_size,
         "minibatch": minibatch,
+        "weight_decay": weight_decay,
+        "clip_norm": clip_norm,
+        "momentum": momentum,
         "seeds": seeds,
         "compute": [compute] if isinstance(compute, str) else list(compute),
         "cooldown_rounds": cooldown_rounds,

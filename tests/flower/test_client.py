@@ -297,20 +297,19 @@ def test_a_client_sends_one_model_and_keeps_one(case):
     assert {kind: len(table.state()) for kind, table in strategy.rule.tables.items()} == {"mean": 1}
 
 
-@pytest.mark.parametrize("dtype", ["float16", "int64"])
-def test_differences_of_a_model_of_coarse_numbers_do_not_drift(dtype):
+def test_differences_of_a_model_of_coarse_numbers_do_not_drift():
     """What is kept is what was counted, rounded as the model is: the mean on the server stays their mean."""
     app = ClientApp()
 
     @app.train(mods=[fedpbc_mod])
     def train(message: Message, context: Context) -> Message:
         i, x = int(context.node_config["client-id"]), message.content["arrays"]["w"].numpy()
-        x = (x + (0.3 * (U[i] * 20 - x)).astype(dtype)).astype(dtype)
+        x = x + (0.3 * (U[i] * 20 - x)).astype(np.float16)
         return Message(RecordDict({"arrays": ArrayRecord({"w": Array(x)})}), reply_to=message)
 
     strategy = CASES["mifa by client"].make(M)
     grid = grid_of(app, trace(30, M, seed=4))
-    strategy.start(grid, ArrayRecord({"w": Array(np.zeros(D, dtype))}), num_rounds=30)
+    strategy.start(grid, ArrayRecord({"w": Array(np.zeros(D, np.float16))}), num_rounds=30)
     updates = {}
     for context in grid.contexts.values():
         name, of = str(context.node_config["client-id"]), context.state["fedpbc.update-of"]

@@ -226,7 +226,7 @@ def _round(params: dict[str, Any], state: State, round: Round) -> State:
     shift = select(receives, state.control - own, state.control * 0)
     end = corrected_training(round, start, shift, params["around"])
     update, contacts = end - start, reported & receives
-    length = round.learning_rate * xp.maximum(round.num_steps, 1).astype(start.dtype)
+    length = round.learning_rate * xp.maximum(round.steps(start.dtype), 1)
     gradient = renew_own(state.control, own, update, length, contacts)
     change = gradient - own
 

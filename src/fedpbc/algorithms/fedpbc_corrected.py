@@ -122,7 +122,7 @@ def _round_light(params: dict[str, Array], state: State, round: Round) -> State:
 def _train(params: dict[str, Array], state: State, round: Round) -> tuple[State, Array]:
     """(state with xhat_i, h_i and the epochs of the clients the server hears, x^(t+1))."""
     trained = corrected_training(round, state.clients, state.corrections, params["around"])
-    steps = (round.num_steps * round.computes).astype(state.length.dtype)
+    steps = round.steps(state.length.dtype) * round.computes
     server = masked_mean(trained, round.link.active, otherwise=state.server)
     state = state._replace(clients=trained, length=state.length + round.learning_rate * steps)
     return _renew_epochs(params["epoch_reset"], state, round.link.active & round.link.receives), server

@@ -117,7 +117,7 @@ def _round(params: dict[str, Array], state: State, round: Round) -> State:
     update, reported = end - start, heard(round)
     xp = start.__array_namespace__()
     server = state.server + params["rate"] * masked_mean(update, reported, otherwise=xp.zeros_like(state.server))
-    length = round.learning_rate * xp.maximum(round.num_steps, 1).astype(start.dtype)
+    length = round.learning_rate * xp.maximum(round.steps(start.dtype), 1)
     counted = reported & receives
     kept, _, _ = exchange(kept, renew_own(kept.mean, kept.own, update, length, counted), counted, receives)
     return State(server, end, kept.mean, kept.own, kept.epoch, kept.server_epoch)

@@ -1,4 +1,4 @@
-"""The command line: fedpbc run, tune, merge, data, links, list, report, audit, theory; a file each."""
+"""The command line: fedpbc run, tune, merge, data, links, list, report, export, audit, theory; a file each."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from fedpbc import __version__
-from fedpbc.cli import audit, data, links, listing, merge, report, run, theory, tune
+from fedpbc.cli import audit, data, export, links, listing, merge, report, run, theory, tune
 from fedpbc.errors import EXTRAS, ConfigError, FedpbcError, MissingPackage
 
 
@@ -89,6 +89,7 @@ def _cli() -> None:
 
 
 for _command in (
-    run.run, tune.tune, merge.merge, data.data, links.links, listing.list_, report.report, audit.audit, theory.theory,
+    run.run, tune.tune, merge.merge, data.data, links.links, listing.list_, report.report, export.export, audit.audit,
+    theory.theory,
 ):  # fmt: skip
     _cli.add_command(_command)

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedpbc.core.local import local_steps
+from fedpbc.core.local import gradient_at, local_steps
 from fedpbc.core.types import Algorithm, Array, Cost, Link, LinkProcess, Problem, Round, TimeFunction
 from fedpbc.errors import ConfigError, called, shorten
 
@@ -117,17 +117,28 @@ def check_problem(key: str, problem: Problem, dtype: Any, batch_size: int = 2) -
     client, x = jax.ShapeDtypeStruct((), jnp.int32), jax.ShapeDtypeStruct((d,), dtype)
     seed = jax.random.key(0, impl="threefry2x32")
     batch = _traced(f"{key}: sample", lambda p, c, k: problem.sample(p, c, k, batch_size), params, client, seed)
-    gradient = _traced(f"{key}: gradient", problem.gradient, batch, x)
+    buffers = problem.buffers
+    gradient, after = _traced(f"{key}: gradient", lambda b, x: gradient_at(problem, b, x, buffers), batch, x)
+    if buffers is not None:
+        _same(f"{key}: gradient, in its buffers,", buffers, after)
     if _form(gradient) != ((d,), dtype):
         raise ConfigError(f"{key}: gradient gives {_shown(gradient)}, must give {dtype}[{d}]")
     eta = jax.ShapeDtypeStruct((), dtype)
 
     def step(params: Any, x: Array, client: Array, seed: Array, eta: Array) -> Array:
-        return local_steps(dataclasses.replace(problem, params=params), x, client, seed, eta, 1, batch_size, "step")
+        whole = dataclasses.replace(problem, params=params)
+        return local_steps(whole, x, client, seed, eta, 1, batch_size, "step", buffers=buffers)[0]
 
     _traced(f"{key}: a local step", step, params, x, client, seed, eta)
     models = jax.ShapeDtypeStruct((2, d), dtype)
-    sums = _traced(f"{key}: block_sums", problem.block_sums, params, models, client)
+    both = None if buffers is None else jax.tree.map(lambda a: jnp.stack([a, a]), buffers)
+    sums = _traced(
+        f"{key}: block_sums",
+        lambda p, m, b: problem.block_sums(p, m, b, *(() if both is None else (both,))),
+        params,
+        models,
+        client,
+    )
     values = _traced(f"{key}: metrics", problem.metrics, params, models, sums)
     if not isinstance(values, dict) or not all(isinstance(name, str) for name in values):
         raise ConfigError(f"{key}: metrics gives {_shown(values)}, must give a table: name -> number of each model")

@@ -16,7 +16,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedpbc.core import buffers as buffers_
 from fedpbc.core.aggregation import consensus_distance
+from fedpbc.core.buffers import Buffers
+from fedpbc.core.descent import PLAIN, Descent
 from fedpbc.core.local import local_steps, map_clients, map_some, sum_blocks
 from fedpbc.core.types import (
     Algorithm,
@@ -54,7 +57,7 @@ _STATIC = {
     ],
 }
 for _cls, _static in _STATIC.items():
-    _data = ["params", "init", "owned"] if _cls is Problem else ["params"]
+    _data = ["params", "init", "owned", "buffers"] if _cls is Problem else ["params"]
     _host = ["client_traits", "measures", "tree", "shard"] if _cls is Problem else []
     jax.tree_util.register_dataclass(_cls, _data, _static, drop_fields=_host)
 
@@ -76,6 +79,7 @@ class Plan:
     """The worst of the clients and the active ones are measured too."""
     with_mean: bool = True
     """The mean model and the consensus distance are measured too, which need the models of absent clients."""
+    descent: Descent = PLAIN
 
 
 class Inputs(NamedTuple):
@@ -136,6 +140,7 @@ class Carry(NamedTuple):
     """Sum of the server models after rounds > T/2, [d]."""
     last_active: Array | None = None
     """A^t of the latest round that was not empty, bool[m], everybody at first; None where nobody asks."""
+    buffers: Buffers | None = None
 
 
 def _keys(seed: Array) -> tuple[Array, Array]:
@@ -158,14 +163,23 @@ def _round(plan: Plan, inputs: Inputs, carry: Carry, t: Array) -> Carry:
     matter = algorithm.cost.uses_all or plan.with_mean or link.downlink is not None
     needed = None if plan.compute == "all" and matter else computes if matter else computes & link.active
     num_steps = jnp.where(training, plan.local_steps, 0)
-    train = _trainer(plan, inputs, sample_key, eta, training, needed)
-    before = _forget(inputs, carry.algorithm, t)
-    state = algorithm.round(algorithm.params, before, Round(t, link, eta, num_steps, computes, train))
+    before, buffers = _forget(inputs, carry, t)
+    after = Trained(buffers.before(link, algorithm.cost.broadcast) if buffers else None)
+    train = _trainer(plan, inputs, sample_key, eta, training, needed, after)
+    way = None
+    if plan.descent.momentum:
+        worth, before_one = plan.descent.way(plan.local_steps)
+        way = jnp.where(training, worth, 0.0), jnp.where(training, before_one, 0.0)
+    state = algorithm.round(algorithm.params, before, Round(t, link, eta, num_steps, computes, train, way))
+    if buffers:
+        buffers = buffers.after(after.buffers, link, algorithm.cost.broadcast, training)
     used = computes if algorithm.cost.uses_all else computes & link.active
     received = link.receives if algorithm.cost.broadcast else link.receives & link.active
     models = algorithm.models(state)
     num_active = jnp.sum(link.active, dtype=jnp.int32)
     finite = jnp.all(jnp.isfinite(models.clients)) & jnp.all(jnp.isfinite(models.server))
+    if buffers:
+        finite &= buffers.all_finite()
     return Carry(
         algorithm=state,
         links=link_state,
@@ -175,10 +189,29 @@ def _round(plan: Plan, inputs: Inputs, carry: Carry, t: Array) -> Carry:
         first_nonfinite=jnp.where(finite | (carry.first_nonfinite >= 0), carry.first_nonfinite, t),
         server_sum=carry.server_sum + jnp.where(2 * (t + 1) > inputs.num_rounds, models.server, 0),
         last_active=None if carry.last_active is None else jnp.where(num_active > 0, link.active, carry.last_active),
+        buffers=buffers,
     )
 
 
-def _trainer(plan: Plan, inputs: Inputs, key: Array, eta: Array, training: Array, needed: Array | None) -> Train:
+class Trained:
+    """The buffers of all clients in a round: what their training begins with, and then what the first one left.
+
+    A method may train several times in a round, as FedPBC that replays; each begins with the same buffers.
+    """
+
+    def __init__(self, buffers: Any) -> None:
+        self.start = self.buffers = buffers
+        self._told = False
+
+    def tell(self, buffers: Any) -> None:
+        """Local training is traced."""
+        self.buffers = self.buffers if self._told else buffers
+        self._told = True
+
+
+def _trainer(
+    plan: Plan, inputs: Inputs, key: Array, eta: Array, training: Array, needed: Array | None, after: Trained
+) -> Train:
     """Local training of round t, as an algorithm may call it; clients that are not ``needed`` keep their row."""
 
     def train(
@@ -187,46 +220,54 @@ def _trainer(plan: Plan, inputs: Inputs, key: Array, eta: Array, training: Array
         proximal: Array | None = None,
         last_gradient: bool = False,
     ) -> Array:
-        def train_one(*row: Array) -> Array:
-            *given, client = row
+        def train_one(*row: Any) -> tuple[Array, Any]:
+            (x, buffers), *given, client = row
             return local_steps(
                 inputs.problem,
-                given[0],
+                x,
                 client,
                 key,
                 eta,
                 plan.local_steps,
                 plan.batch_size,
                 plan.minibatch,
-                shift=given[1] if shift is not None else None,
+                shift=given[0] if shift is not None else None,
                 proximal=proximal,
                 last_gradient=last_gradient,
+                descent=plan.descent,
+                buffers=buffers,
             )
 
-        rows = (models,) if shift is None else (models, shift)
+        kept = (models, after.start)
+        rows = (kept,) if shift is None else (kept, shift)
         if needed is not None:  # nobody in the cool-down
-            return map_some(train_one, rows, needed, plan.chunk_size, plan.num_devices)
-        return jax.lax.cond(
-            training,
-            lambda rows: map_clients(train_one, rows, plan.chunk_size, plan.num_devices),
-            lambda rows: rows[0],
-            rows,
-        )
+            models, buffers = map_some(train_one, rows, needed, plan.chunk_size, plan.num_devices)
+        else:
+            models, buffers = jax.lax.cond(
+                training,
+                lambda rows: map_clients(train_one, rows, plan.chunk_size, plan.num_devices),
+                lambda rows: rows[0],
+                rows,
+            )
+        after.tell(buffers)
+        return models
 
     return train
 
 
-def _forget(inputs: Inputs, state: Any, t: Array) -> Any:
-    """The algorithm's state at the start of round t, after a loss that falls into it."""
-    loss, algorithm = inputs.loss, inputs.algorithm
+def _forget(inputs: Inputs, carry: Carry, t: Array) -> tuple[Any, Buffers | None]:
+    """The algorithm's state, and the buffers, at the start of round t, after a loss that falls into it."""
+    loss, algorithm, problem = inputs.loss, inputs.algorithm, inputs.problem
+    kept = carry.algorithm, carry.buffers
     if loss is None:
-        return state
-    return jax.lax.cond(
-        t == loss.round,
-        lambda state: algorithm.forget(algorithm.params, state, loss.lost, inputs.problem.init, t),
-        lambda state: state,
-        state,
-    )
+        return kept
+
+    def forget(kept: tuple[Any, Buffers | None]) -> tuple[Any, Buffers | None]:
+        state, buffers = kept
+        state = algorithm.forget(algorithm.params, state, loss.lost, problem.init, t)
+        return state, buffers.forget(loss.lost, problem.buffers) if buffers else None
+
+    return jax.lax.cond(t == loss.round, forget, lambda kept: kept, kept)
 
 
 def _evaluate(plan: Plan, inputs: Inputs, carry: Carry) -> dict[str, Array]:
@@ -236,11 +277,13 @@ def _evaluate(plan: Plan, inputs: Inputs, carry: Carry) -> dict[str, Array]:
     if plan.with_mean:
         measured["mean"] = jnp.mean(models.clients, axis=0)
     stacked = jnp.stack(list(measured.values()))
-    sums = sum_blocks(inputs.problem, stacked, plan.num_devices)
+    buffers = _measured_buffers(plan, carry.buffers)
+    sums = sum_blocks(inputs.problem, stacked, plan.num_devices, buffers)
     values = inputs.problem.metrics(inputs.problem.params, stacked, sums)
     if plan.with_clients and inputs.problem.by_client is not None:
         by_client = inputs.problem.by_client
-        each = sum_blocks(dataclasses.replace(inputs.problem, block_sums=by_client.sums), stacked, plan.num_devices)
+        alone = dataclasses.replace(inputs.problem, block_sums=by_client.sums)
+        each = sum_blocks(alone, stacked, plan.num_devices, buffers)
         values |= by_client.finish(inputs.problem.params, each, carry.last_active)
     values = {name: value.astype(stacked.dtype) for name, value in values.items()}
     row = {f"{model}_{name}": value[i] for name, value in values.items() for i, model in enumerate(measured)}
@@ -251,6 +294,14 @@ def _evaluate(plan: Plan, inputs: Inputs, carry: Carry) -> dict[str, Array]:
         "empty_rounds": carry.empty_rounds,
         **carry.counts._asdict(),
     }
+
+
+def _measured_buffers(plan: Plan, buffers: Buffers | None) -> Any:
+    """Those of the models that are measured, each leaf [k, ...]: B^t, and the mean of the clients'."""
+    if buffers is None:
+        return None
+    found = [buffers.server, buffers_.mean_of_all(buffers.clients)] if plan.with_mean else [buffers.server]
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *found)
 
 
 def initial(inputs: Inputs, with_clients: bool = False) -> Carry:
@@ -267,6 +318,7 @@ def initial(inputs: Inputs, with_clients: bool = False) -> Carry:
         first_nonfinite=zero - 1,
         server_sum=jnp.zeros_like(x0),
         last_active=jnp.ones(problem.num_clients, bool) if with_clients else None,
+        buffers=None if problem.buffers is None else Buffers.begin(problem.buffers, problem.num_clients),
     )
 
 

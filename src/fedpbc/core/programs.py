@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from fedpbc.core.buffers import mean_of_all
 from fedpbc.core.engine import CAPACITY, Counts, Inputs, Plan, advance, initial
 from fedpbc.core.local import DEVICES
 from fedpbc.core.memory import require_program
@@ -178,15 +179,21 @@ class Simulation:
         """``server`` x^t, ``mean`` (1/m) sum_i x_i^t, and ``server_average``, each [d].
 
         ``server_average`` is the mean of the server model over the second half of the run's rounds, complete
-        when the run is done.
+        when the run is done. ``server.buffers.0``, ...: the leaves of the server's buffers, and of the clients' mean.
         """
         state: Models = self.inputs.algorithm.models(self.carry.algorithm)
         count = max(self.num_rounds - self.num_rounds // 2, 1)
-        return {
+        found = {
             "server": np.asarray(state.server),
             "mean": np.asarray(jnp.mean(state.clients, axis=0)),
             "server_average": np.asarray(self.carry.server_sum / count),
         }
+        if self.carry.buffers is not None:
+            clients = mean_of_all(self.carry.buffers.clients)
+            for name, tree in (("server", self.carry.buffers.server), ("mean", clients)):
+                leaves = enumerate(jax.tree.leaves(tree))
+                found |= {f"{name}.buffers.{i}": np.asarray(leaf) for i, leaf in leaves}
+        return found
 
     @property
     def first_nonfinite(self) -> int | None:

@@ -119,11 +119,11 @@ class Problem:
     """x^0, [d]: every client and the server start from it."""
     sample: Callable[[Params, Array, Array, int], Any]
     """``sample(params, client, key, batch_size) -> batch``: what ``gradient`` needs; drawn with replacement."""
-    gradient: Callable[[Any, Array], Array]
+    gradient: Callable[..., Any]
     """``gradient(batch, x[d]) -> [d]``: grad l_i(x; xi)."""
     num_blocks: int
     """Evaluation goes through the data in this many blocks."""
-    block_sums: Callable[[Params, Array, Array], Any]
+    block_sums: Callable[..., Any]
     """``block_sums(params, models[k, d], block) -> pytree``: added up over the blocks, in order."""
     metrics: Callable[[Params, Array, Any], dict[str, Array]]
     """``metrics(params, models[k, d], sums) -> {name: [k]}``."""
@@ -136,6 +136,10 @@ class Problem:
     equal to the steps one by one but for rounding."""
     by_client: ByClient | None = None
     """What is measured with ``metrics = [..., "clients"]``; None: nothing can be."""
+    buffers: Any = None
+    """What local training changes without a gradient, a pytree of arrays as everybody begins with it; None: nothing.
+    Else ``gradient(batch, x[d], buffers) -> ([d], buffers)``, and ``block_sums`` is given buffers, each leaf [k, ...],
+    as its last argument. See ``core.buffers`` for what becomes of them."""
     owned: Array | None = None
     """Which blocks each device evaluates, int32[devices, b], where each holds a part of ``params``; None: all of it."""
     client_traits: Mapping[str, np.ndarray] = field(default_factory=dict)
@@ -161,9 +165,10 @@ class Train(Protocol):
     ) -> Array:
         """s local steps of every client that computes, from its row of ``models``; [m, d] -> [m, d].
 
-        x <- x - eta_t (grad l_i(x; xi) + shift_i + proximal (x - models_i)), shift [m, d], proximal a number.
-        ``last_gradient``: grad l_i of the last of the s steps in place of the model that it leads to, which is not
-        made. Clients that do not compute keep their row of ``models`` either way.
+        x <- x - eta_t (grad l_i(x; xi) + shift_i + proximal (x - models_i)), shift [m, d], proximal a number; with the
+        options of ``core.descent``, where the experiment sets them. ``last_gradient``: grad l_i of the last of the s
+        steps in place of the model that it leads to, which is not made. Clients that do not compute keep their row of
+        ``models`` either way.
         """
 
 
@@ -180,6 +185,16 @@ class Round(NamedTuple):
     computes: Array
     """bool[m]: who does local steps this round; nobody in the cool-down."""
     train: Train
+    way: tuple[Array, Array] | None = None
+    """(S, M) of ``Descent.way`` where clients have momentum."""
+
+    def steps(self, dtype: Any) -> Array:
+        """S: how many plain steps the local steps are worth; s without momentum, 0 in the cool-down."""
+        return self.num_steps.astype(dtype) if self.way is None else self.way[0].astype(dtype)
+
+    def steps_before(self, dtype: Any) -> Array:
+        """M: how many of them are behind where a gradient is taken, on average; (s - 1) / 2 without momentum."""
+        return (self.num_steps.astype(dtype) - 1) / 2 if self.way is None else self.way[1].astype(dtype)
 
 
 class Models(NamedTuple):

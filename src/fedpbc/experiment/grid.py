@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedpbc.algorithms import ALGORITHMS
+from fedpbc.core.descent import Descent
 from fedpbc.core.memory import require_memory
 from fedpbc.core.outside import import_file
 from fedpbc.core.registry import SETTINGS
@@ -69,6 +70,9 @@ class Experiment:
     seeds: list[int]
     batch_size: int
     minibatch: str
+    weight_decay: float
+    clip_norm: float | None
+    momentum: float
     compute: list[str]
     cooldown_rounds: int
     eval_every: int
@@ -164,6 +168,11 @@ class Experiment:
     def context(self, seed: int, problem: Problem | None = None) -> Context:
         """What the factories of this experiment are given."""
         return Context(seed, self.dtype, self.rounds, tuple(self.seeds), problem)
+
+    @property
+    def descent(self) -> Descent:
+        """What local steps have beside the gradient."""
+        return Descent(self.weight_decay, self.clip_norm, self.momentum)
 
     def cells(self) -> list[Cell]:
         """Every run of the grid, or of its part, in the order of metrics.csv."""

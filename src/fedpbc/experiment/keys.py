@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from fedpbc.core.schedules import Schedule
-from fedpbc.core.schema import NonNegativeInt, Positive, PositiveInt, Range
+from fedpbc.core.schema import NonNegative, NonNegativeInt, Positive, PositiveInt, Range
 
 
 def figure(
@@ -73,6 +73,9 @@ def settings(
     seeds: list[NonNegativeInt],
     batch_size: PositiveInt = 32,
     minibatch: Literal["round", "step"] = "round",
+    weight_decay: NonNegative = 0.0,
+    clip_norm: Positive | None = None,
+    momentum: Annotated[float, Range(0, 0.999)] = 0.0,
     compute: list[Literal["all", "active"]] = ["all"],  # noqa: B006
     cooldown_rounds: NonNegativeInt = 0,
     eval_every: PositiveInt = 1,
@@ -84,7 +87,8 @@ def settings(
     """The keys of an experiment file, beside [problem], [[links]], [[algorithms]] and the other tables.
 
     rounds: T, the cool-down included. local_steps: s. minibatch: "round" reuses one minibatch for all local
-    steps of a round, "step" draws a fresh one each. compute: who computes, "all" or only the "active" clients.
+    steps of a round, "step" draws a fresh one each. weight_decay, clip_norm, momentum: of the local steps, for every
+    method. compute: who computes, "all" or only the "active" clients.
     cooldown_rounds: the last rounds, without local steps. eval_every: rounds between two rows of metrics.
     chunk_size: clients that are computed side by side; other sizes change results by rounding only. metrics: whose
     metrics are taken, of the server's model and of the mean of all client models (with it, the consensus distance);

@@ -1,8 +1,4 @@
-"""A small convolutional network. On CPUs every convolution is one matrix product over patches; else it is XLA's own.
-
-XLA's convolutions inside a loop over clients are 15 to 25 times slower on CPUs than patches and a product. Patches have
-the samples of the minibatch last, so that every copy moves whole vectors. Both ways agree but for rounding.
-"""
+"""Convolutional networks: blocks of convolution and pooling, then dense layers; those of three papers by name."""
 
 from __future__ import annotations
 
@@ -13,11 +9,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from fedpbc.core.lazy import jax, jnp
+from fedpbc.core.lazy import jax
 from fedpbc.core.schema import Context, PositiveInt, component
 from fedpbc.core.types import Array
 from fedpbc.errors import ConfigError
-from fedpbc.models.dense import affine, columns, initial_layer
+from fedpbc.models.convolution import convolved, image_shape, pooled, samples_last
+from fedpbc.models.dense import affine, initial_layer
 from fedpbc.models.model import Model
 
 
@@ -27,6 +24,8 @@ class Cnn(Model):
 
     channels: tuple[int, ...]
     hidden: tuple[int, ...]
+    last_gain: float = 2.0
+    """Variance of the last layer's initial weights, times its inputs."""
     one_by_one: ClassVar[bool] = True
 
     def init(self, rng: np.random.Generator, shape: tuple[int, ...], num_outputs: int) -> Any:
@@ -34,9 +33,7 @@ class Cnn(Model):
 
         Raises ConfigError for samples that are no images [height, width] or [height, width, channels], or too small.
         """
-        if len(shape) not in (2, 3):
-            raise ConfigError(f"model: cnn needs images [height, width, channels], the samples have shape {shape}")
-        height, width, depth = (*shape, 1)[:3]
+        height, width, depth = image_shape("cnn", shape)
         conv = []
         for out in self.channels:
             conv.append(initial_layer(rng, 9 * depth, out, 2.0))
@@ -44,59 +41,21 @@ class Cnn(Model):
         if min(height, width) < 1:
             raise ConfigError(f"model: images of shape {shape} are too small for {len(self.channels)} poolings by 2")
         sizes = [height * width * depth, *self.hidden, num_outputs]
-        dense = [initial_layer(rng, a, b, 2.0) for a, b in pairwise(sizes)]
+        gains = [2.0] * len(self.hidden) + [self.last_gain]
+        dense = [initial_layer(rng, a, b, gain) for (a, b), gain in zip(pairwise(sizes), gains, strict=True)]
         return {"conv": tuple(conv), "dense": tuple(dense)}
 
     def outputs(self, params: Any, features: Array) -> Array:
         """[n, h, w(, c)] -> [outputs, n]."""
-        images = features if features.ndim == 4 else features[..., None]
-        conv = _by_patches if on_cpu() else _by_convolution
+        values = samples_last(features)
+        for weights in params["conv"]:
+            filtered = convolved(weights[:, :-1], values) + weights[:, -1, None, None, None]
+            values = jax.nn.relu(pooled(filtered))  # in this order, which is cheaper: they commute
         first, *rest = params["dense"]
-        dense = affine(first, conv(params["conv"], images))
+        dense = affine(first, values.transpose(1, 2, 0, 3).reshape(-1, values.shape[3]))
         for weights in rest:
             dense = affine(weights, jax.nn.relu(dense))
         return dense
-
-
-def on_cpu() -> bool:
-    """Programs are made for CPUs: asked while they are traced."""
-    return bool(jax.default_backend() == "cpu")
-
-
-def _by_patches(layers: Sequence[Array], images: Array) -> Array:
-    """All convolutions, relu and pooling, [n, h, w, c] -> [h' w' c', n]; samples last in between."""
-    values = images.transpose(3, 1, 2, 0)
-    for weights in layers:
-        depth, height, width, n = values.shape
-        padded = jnp.pad(values, ((0, 0), (1, 1), (1, 1), (0, 0)))
-        parts = [padded[:, i : i + height, j : j + width] for i in range(3) for j in range(3)]
-        patches = jnp.concatenate(parts).reshape(9 * depth, -1)
-        filtered = weights[:, :-1] @ patches + weights[:, -1:]
-        values = jax.nn.relu(_pool(filtered.reshape(-1, height, width, n)))
-    return values.transpose(1, 2, 0, 3).reshape(-1, values.shape[3])
-
-
-def _by_convolution(layers: Sequence[Array], images: Array) -> Array:
-    """The same by XLA's convolutions."""
-    values = images
-    for weights in layers:
-        kernel = weights[:, :-1].T.reshape(3, 3, values.shape[3], -1)  # rows of patches: 3x3, then channels
-        filtered = jax.lax.conv_general_dilated(
-            values, kernel, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
-        )
-        pooled = _pool((filtered + weights[:, -1]).transpose(3, 1, 2, 0))
-        values = jax.nn.relu(pooled).transpose(3, 1, 2, 0)
-    return columns(values)
-
-
-def _pool(values: Array) -> Array:
-    """2x2 maximum of [c, h, w, n]; an odd last row or column is dropped. Before relu, which it commutes with."""
-    depth, height, width, n = values.shape
-    even = values[:, : height // 2 * 2, : width // 2 * 2].reshape(depth, height // 2, 2, width // 2, 2, n)
-    upper, lower = even[:, :, 0], even[:, :, 1]
-    return jnp.maximum(
-        jnp.maximum(upper[:, :, :, 0], upper[:, :, :, 1]), jnp.maximum(lower[:, :, :, 0], lower[:, :, :, 1])
-    )
 
 
 @component
@@ -105,3 +64,30 @@ def cnn(
 ) -> Model:
     """Blocks of 3x3 convolution to so many ``channels``, relu and 2x2 max pooling, then dense layers of ``hidden``."""
     return Cnn(tuple(channels), tuple(hidden))
+
+
+def _of_the_papers(*hidden: int) -> Model:
+    """Two convolutions of 32 channels; a last layer of the variance of PyTorch's, U(-a, a) with a^2 = 1 / fan-in."""
+    return Cnn((32, 32), hidden, last_gain=1 / 3)
+
+
+@component
+def cnn_svhn(context: Context) -> Model:
+    """FedAU's, FedPBC's and FedAWE's network for SVHN: two 3x3 convolutions of 32 channels, a dense layer of 128.
+
+    Source: the program of FedAU's authors (IBM/fedau, model/cnn_svhn.py), whose class the programs of FedPBC and FedAWE
+    import under the same name.
+    """
+    return _of_the_papers(128)
+
+
+@component
+def cnn_cifar10(context: Context) -> Model:
+    """The same papers' network for CIFAR-10: as ``cnn_svhn`` with dense layers of 256 and 64."""
+    return _of_the_papers(256, 64)
+
+
+@component
+def cnn_cinic10(context: Context) -> Model:
+    """The same papers' network for CINIC-10: dense layers of 512 and 256; without their dropout of 0.2."""
+    return _of_the_papers(512, 256)

@@ -22,13 +22,25 @@ class Model(ABC):
     one_by_one: ClassVar[bool] = False
     """Evaluate the server's and the mean model one after the other: a convolution over several weights is slow."""
 
+    @property
+    def trains(self) -> bool:
+        """It has buffers: ``init`` gives (params, buffers), ``outputs`` is given both, ``train`` makes new ones."""
+        return False
+
     @abstractmethod
     def init(self, rng: np.random.Generator, shape: tuple[int, ...], num_outputs: int) -> Any:
         """Initial parameters, a pytree of arrays, for samples of this shape."""
 
+    def check(self, features: np.ndarray) -> None:  # noqa: B027
+        """Raise ConfigError for features [n, ...] that it cannot read; any numbers will do, if nothing else is said."""
+
     @abstractmethod
     def outputs(self, params: Any, features: Array) -> Array:
         """features [n, ...] -> [outputs, n]."""
+
+    def train(self, params: Any, features: Array) -> tuple[Array, Any]:
+        """In local steps, where there are buffers: (outputs [outputs, n], buffers after this minibatch)."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)
@@ -37,6 +49,8 @@ class Functions(Model):
 
     start: Callable[..., Any]
     apply: Callable[..., Any]
+    train_apply: Callable[..., Any] | None = None
+    """``train((params, buffers), features) -> ([n, outputs], buffers)``; then ``init`` gives (params, buffers)."""
     one_by_one: ClassVar[bool] = True
 
     def init(self, rng: np.random.Generator, shape: tuple[int, ...], num_outputs: int) -> Any:
@@ -46,3 +60,14 @@ class Functions(Model):
     def outputs(self, params: Any, features: Array) -> Array:
         """``apply``, turned class-major."""
         return self.apply(params, features).T
+
+    @property
+    def trains(self) -> bool:
+        """There is a function for local steps."""
+        return self.train_apply is not None
+
+    def train(self, params: Any, features: Array) -> tuple[Array, Any]:
+        """``train``, turned class-major."""
+        assert self.train_apply is not None
+        outputs, buffers = self.train_apply(params, features)
+        return outputs.T, buffers

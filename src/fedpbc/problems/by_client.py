@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from fedpbc.core.lazy import jax, jnp
 from fedpbc.core.types import Array, ByClient
-from fedpbc.problems.objective import Objective, per_sample
+from fedpbc.problems.objective import Objective, PerSample, per_sample
 
 TENTH = 10
 
@@ -17,7 +17,11 @@ def by_client_of(objective: Objective, higher: frozenset[str]) -> ByClient:
     """Of an objective with stored samples; ``higher``: names (``test_accuracy``) of which more is better."""
     functions = {"loss": objective.loss, **dict(objective.metrics)}
 
-    def sums(params: dict[str, Any], models: Array, block: Array) -> dict[str, Array]:
+    def value(f: PerSample, x: Array, buffers: Any, data: Any) -> Array:
+        tree = objective.flat.tree(x)
+        return per_sample(f, tree if objective.train_loss is None else (tree, buffers), data)
+
+    def sums(params: dict[str, Any], models: Array, block: Array, buffers: Any = None) -> dict[str, Array]:
         """Of each metric, the samples of a block divided by their client's number of them, by client: [k, m]."""
         found = {}
         for part, names, size in (
@@ -31,9 +35,8 @@ def by_client_of(objective: Objective, higher: frozenset[str]) -> ByClient:
             owner = jnp.searchsorted(jnp.cumsum(counts), block * size + jnp.arange(size), side="right")
             inside = rows["pooled"] > 0
             for name in names:
-                values = jax.lax.map(
-                    lambda x, f=functions[name], data=rows["data"]: per_sample(f, objective.flat.tree(x), data), models
-                )
+                of_one = partial(value, functions[name], data=rows["data"])
+                values = jax.lax.map(lambda pair, of_one=of_one: of_one(*pair), (models, buffers))
                 share = jnp.where(inside, values / jnp.maximum(counts, 1)[owner].astype(models.dtype), 0)
                 zero = jnp.zeros((models.shape[0], counts.shape[0]), models.dtype)
                 found[f"{part}_{name}"] = zero.at[:, owner].add(share.astype(models.dtype), mode="drop")

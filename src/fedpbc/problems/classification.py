@@ -9,12 +9,13 @@ from typing import Any, Literal, cast
 import numpy as np
 
 from fedpbc.core.lazy import jax, jnp
-from fedpbc.core.schema import Context, component
+from fedpbc.core.schema import Context, NonNegativeInt, component
 from fedpbc.core.types import Array, Measure, Problem
 from fedpbc.data.registry import DataOption
 from fedpbc.errors import ConfigError
 from fedpbc.models import ModelOption, logistic
 from fedpbc.models.model import Model
+from fedpbc.problems.augment import Augment
 from fedpbc.problems.loss import dataset, initial, objective_problem
 from fedpbc.problems.objective import LOSS, PerSample
 from fedpbc.problems.samples import pieces
@@ -28,26 +29,30 @@ def classification(
     data: DataOption,
     *,
     model: ModelOption = logistic(),  # noqa: B008
+    crop: NonNegativeInt = 0,
+    flip: bool = False,
     grad_norm: bool = False,
     weights: Literal["uniform", "samples"] = "uniform",
 ) -> Problem:
     """F_i is the mean cross-entropy of client i's samples under softmax; features [n, ...] and labels int[n].
 
     Measures loss and accuracy on training samples (mean over clients, and pooled) and on test samples (pooled, and
-    where they belong to clients the mean over clients). ``grad_norm``, ``weights``: as in ``loss``. Raises
+    where they belong to clients the mean over clients). ``crop``, ``flip``: of the images that are trained on, each
+    drawn anew: a window of the image with so many pixels of zeros around it, and half of them mirrored. ``grad_norm``,
+    ``weights``: as in ``loss``. Raises
     ConfigError for labels that are no integers from 0.
     """
     set_ = dataset(data)
     if not (isinstance(set_.train, tuple) and len(set_.train) == 2 and set_.train[1].ndim == 1):
         raise ConfigError("data: classification needs features [n, ...] and labels [n]")
-    features, labels = set_.train
+    labels = set_.train[1]
     if labels.dtype.kind not in "iub":
         raise ConfigError(f"data: labels are {labels.dtype}, must be integers from 0 or words")
     both = labels if set_.test is None else np.concatenate([labels, set_.test[1]])
     if both.min() < 0 or both.max() > 100_000:
         raise ConfigError(f"data: labels go from {both.min()} to {both.max()}, must number the classes from 0")
     num_classes = max(int(both.max()) + 1, 2)
-    network, params = initial(context, model, features, num_classes)
+    network, params = initial(context, model, set_, num_classes)
     counts = label_counts(set_.client, labels, set_.num_clients, num_classes)
     return objective_problem(
         context,
@@ -62,6 +67,8 @@ def classification(
         counts=counts,
         model=network,
         of_outputs=cross_entropy,
+        train_loss=_train_loss_of(network) if network.trains else None,
+        augment=Augment.asked(crop, flip, set_.train[0]),
     )
 
 
@@ -95,9 +102,24 @@ def accuracy_of(model: Model) -> PerSample:
     return right
 
 
+@cache
+def _train_loss_of(model: Model) -> Callable[[Any, Any], tuple[Array, Any]]:
+    """((params, buffers), (features, labels)) -> (cross-entropy of each sample, buffers), in local steps."""
+
+    def losses(params: Any, batch: tuple[Array, Array]) -> tuple[Array, Any]:
+        outputs, buffers = model.train(params, _as_floats(params, batch[0]))
+        return cross_entropy(outputs, batch[1]), buffers
+
+    return losses
+
+
 def _outputs(model: Model, params: Any, features: Array) -> Array:
+    return model.outputs(params, _as_floats(params, features))
+
+
+def _as_floats(params: Any, features: Array) -> Array:
     dtype = jax.tree.leaves(params)[0].dtype
-    return model.outputs(params, features if jnp.issubdtype(features.dtype, jnp.floating) else features.astype(dtype))
+    return features if jnp.issubdtype(features.dtype, jnp.floating) else features.astype(dtype)
 
 
 UNROLLED = 64

@@ -19,7 +19,9 @@ from fedpbc.data.registry import DataOption
 from fedpbc.errors import ConfigError, called, shorten, unknown_key
 from fedpbc.models.dense import Logistic
 from fedpbc.models.model import Functions, Model
-from fedpbc.problems.objective import LOSS, Objective, PerSample, check_function, problem_of, sizes_in, unlike
+from fedpbc.problems.augment import Augment
+from fedpbc.problems.checks import check_function, check_training, sizes_in, unlike
+from fedpbc.problems.objective import LOSS, Objective, PerSample, problem_of
 from fedpbc.problems.samples import block_of, in_order
 from fedpbc.problems.scaled import scaled, source_of
 from fedpbc.problems.traits import Traits
@@ -32,6 +34,7 @@ def loss(
     *,
     loss: Callable[..., Any],
     init: Callable[..., Any],
+    train: Callable[..., Any] | None = None,
     metrics: Mapping[str, Callable[..., Any]] | None = None,
     measures: Mapping[str, Measure] | None = None,
     grad_norm: bool = False,
@@ -45,8 +48,10 @@ def loss(
     ``measures``: name -> fedpbc.Measure, or a table of title, unit, scale, better, shown, of metrics and of "loss".
     ``grad_norm``: measure the norm of grad F, which costs a gradient over all samples. ``one_by_one``: evaluate the
     server's and the mean model one after the other; False is faster for small dense models. ``weights``: F is the mean
-    of the F_i, or with "samples" sum_i a_i F_i, a_i = n_i / sum n. Raises ConfigError when a function fails or gives
-    another shape.
+    of the F_i, or with "samples" sum_i a_i F_i, a_i = n_i / sum n. ``train``: for buffers (batch normalisation):
+    ``init`` then gives (params, buffers), all functions are given that pair for params, and local steps follow
+    ``train((params, buffers), batch) -> (losses, buffers)``. Raises ConfigError when a function fails or gives another
+    shape.
     """
     set_ = dataset(data)
     metrics = dict(metrics or {})
@@ -65,6 +70,7 @@ def loss(
         grad_norm=grad_norm,
         one_by_one=one_by_one,
         by_samples=weights == "samples",
+        train_loss=train,
     )
 
 
@@ -93,18 +99,24 @@ def _measure(
     """The fields of a Measure, as a schema."""
 
 
-def initial(context: Context, model: Any, features: np.ndarray, num_outputs: int) -> tuple[Model, Any]:
+def initial(context: Context, model: Any, data: Dataset, num_outputs: int) -> tuple[Model, Any]:
     """The built model of an option, whose outputs are checked, and its x^0. Raises ConfigError."""
     if not isinstance(model, Model):
         raise ConfigError(f"model = {shorten(model)}: makes a {type(model).__name__}, must be a fedpbc.models.Model")
+    features = data.train[0]
+    for part in (features, *(() if data.test is None else data.test[:1])):
+        model.check(part)
     rng = context.rng("initial weights")
     params = called("model: init", model.init, rng, features.shape[1:], num_outputs)
-    Flat.of(params)
+    weights, buffers = split_buffers(params, bool(model.trains), context.dtype)
+    Flat.of(weights)
     dtype = np.dtype(context.dtype)
-    shapes = jax.tree.map(lambda a: jax.ShapeDtypeStruct(np.shape(a), dtype), params)
+    shapes = jax.tree.map(lambda a: jax.ShapeDtypeStruct(np.shape(a), dtype), weights)
     n = unlike(num_outputs, *sizes_in(shapes, features[0]))
     batch = jax.ShapeDtypeStruct((n, *features.shape[1:]), dtype)
-    given = called(f"model: on a batch of {n} samples, it", jax.eval_shape, model.outputs, shapes, batch)
+    given = called(
+        f"model: on a batch of {n} samples, it", jax.eval_shape, beside(model.outputs, buffers), shapes, batch
+    )
     shape = getattr(given, "shape", None)
     if shape is not None and not jnp.issubdtype(given.dtype, jnp.floating):
         raise ConfigError(f"model: outputs are {given.dtype}, must be floating-point numbers")
@@ -114,6 +126,30 @@ def initial(context: Context, model: Any, features: np.ndarray, num_outputs: int
         found = f"outputs of shape {shape[::-1] if own else shape}" if shape is not None else type(given).__name__
         raise ConfigError(f"model: gave {found} for a batch of {n} samples, must be {wanted}")
     return model, params
+
+
+def split_buffers(params: Any, trains: bool, dtype: Any) -> tuple[Any, Any]:
+    """What ``init`` gave as (params, buffers), floats among the latter in the run's precision, integers in 32 bits.
+
+    None for buffers where nothing makes new ones. Raises ConfigError.
+    """
+    if not trains:
+        return params, None
+    if not (isinstance(params, tuple) and len(params) == 2):
+        raise ConfigError(f"init: gave a {type(params).__name__}, must give (params, buffers), as there is train")
+
+    def stored(leaf: Any) -> np.ndarray:
+        array = np.asarray(leaf)
+        if array.dtype.kind not in "fiub":
+            raise ConfigError(f"init: a buffer is {array.dtype}, must be numbers or truth values")
+        return array.astype({"f": dtype, "b": bool}.get(array.dtype.kind, np.int32))
+
+    return params[0], jax.tree.map(stored, params[1])
+
+
+def beside(f: Callable[..., Any], buffers: Any) -> Callable[..., Any]:
+    """``f(params, ...)`` of a function that is given (params, buffers) where there are any."""
+    return f if buffers is None else lambda params, given: f((params, buffers), given)
 
 
 def dataset(data: Any) -> Dataset:
@@ -162,12 +198,16 @@ def objective_problem(
     counts: np.ndarray | None = None,
     model: Model | None = None,
     of_outputs: Callable[[Any, Any], Any] | None = None,
+    train_loss: Callable[[Any, Any], Any] | None = None,
+    augment: Augment | None = None,
 ) -> Problem:
     """A problem from initial parameters, functions of (params, batch) and data. Raises ConfigError.
 
     ``counts`` [m, classes]: samples of each label, for link probabilities. ``of_outputs``: the loss as a function of
-    the outputs of ``model`` and the targets.
+    the outputs of ``model`` and the targets. ``train_loss``: what local steps follow, where params are (params,
+    buffers).
     """
+    params, buffers = split_buffers(params, train_loss is not None, context.dtype)
     flat, dtype = Flat.of(params), np.dtype(context.dtype)
     rows = sum(_stored_bytes(leaf, dtype) for leaf in jax.tree.leaves((data.train, data.test)))
     state, fixed = flat.size * dtype.itemsize * STATES, PROGRAM_BYTES + rows
@@ -192,25 +232,21 @@ def objective_problem(
     example = jax.tree.map(lambda a: jax.ShapeDtypeStruct((n, *a.shape[1:]), a.dtype), train.data)
     if data.scaling is not None:
         example = jax.eval_shape(partial(scaled, data.scaling, dtype=dtype), example)
-    check_function("loss", loss, tree, example, scalar=True)
+    check_function("loss", beside(loss, buffers), tree, example, scalar=True)
+    if train_loss is not None:
+        check_training(train_loss, tree, buffers, example)
     for name, metric in metrics.items():
-        check_function(f"metrics.{name}", metric, tree, example, scalar=False)
+        check_function(f"metrics.{name}", beside(metric, buffers), tree, example, scalar=False)
     names = ("loss", *metrics)
     objective = Objective(
         flat, loss, tuple(metrics.items()), names, names, True, grad_norm, of_outputs,
         model if isinstance(model, Logistic) else None, one_by_one, (block, test_block), source_of(data.scaling),
+        augment=augment, train_loss=train_loss,
     )  # fmt: skip
     init = flat.flatten(params, dtype)
-    return problem_of(
-        objective,
-        train,
-        test,
-        init,
-        measures,
-        Traits(data, train.sizes, counts, train),
-        by_samples,
-        _work(loss, tree, example, flat.size),
-    )
+    work = _work(beside(loss, buffers), tree, example, flat.size)
+    traits = Traits(data, train.sizes, counts, train)
+    return problem_of(objective, train, test, init, measures, traits, by_samples, work, buffers)
 
 
 def _stored_bytes(array: np.ndarray, dtype: np.dtype) -> int:

@@ -16,9 +16,9 @@ import numpy as np
 
 from fedpbc.core.flat import Flat
 from fedpbc.core.lazy import jax, jnp
-from fedpbc.core.types import Array, Measure, Problem, Shard
-from fedpbc.errors import ConfigError, first_line
+from fedpbc.core.types import Array, Measure, Problem, Shard, Steps
 from fedpbc.models.dense import Logistic
+from fedpbc.problems.augment import Augment
 from fedpbc.problems.linear import linear_steps
 from fedpbc.problems.samples import (
     Samples,
@@ -84,6 +84,11 @@ class Objective:
     blocks: tuple[int, int] = (2048, 256)
     """How many training and test samples are evaluated at once."""
     source: Source = STORED
+    augment: Augment | None = None
+    """Of the minibatches, not of what is evaluated."""
+    train_loss: Callable[[Any, Any], tuple[Array, Any]] | None = None
+    """``f((params, buffers), batch) -> (losses, buffers)``, where there are buffers: what local steps follow. Then the
+    functions above are given (params, buffers) for params."""
 
 
 def problem_of(
@@ -95,6 +100,7 @@ def problem_of(
     traits: Mapping[str, np.ndarray],
     by_samples: bool = False,
     work: float = 0.0,
+    buffers: Any = None,
 ) -> Problem:
     """The problem of an objective and its samples; ``measures``: what "loss" and each metric is.
 
@@ -128,6 +134,7 @@ def problem_of(
         work,
         owned=test is not None and test.owned,
         shard=partial(_shard, objective.blocks, blocks),
+        buffers=buffers,
     )
 
 
@@ -174,6 +181,7 @@ def problem_from(
     *,
     owned: bool,
     shard: Shard | None = None,
+    buffers: Any = None,
 ) -> Problem:
     """The problem of an objective whose source reads ``params``; sizes int[m] are of the training samples.
 
@@ -189,21 +197,28 @@ def problem_from(
         params=params,
         num_clients=len(sizes),
         init=init,
-        sample=_sample_of(objective.source, by_samples),
-        gradient=_gradient_of(objective),
+        sample=_sample_of(objective.source, by_samples, objective.augment),
+        gradient=_gradient_of(objective) if objective.train_loss is None else _gradient_with_buffers_of(objective),
         num_blocks=num_blocks,
         block_sums=_block_sums_of(objective),
         metrics=_metrics,
         client_traits=traits if "num_samples" in traits else {"num_samples": sizes.astype(np.float64), **traits},
         measures=described,
         by_client=by_client_of(objective, higher) if objective.source is STORED else None,
-        several=linear_steps(objective.flat, objective.linear, objective.of_outputs)
-        if objective.linear is not None and objective.of_outputs is not None
-        else tree_steps(objective.flat, objective.loss),
+        several=_several_of(objective),
         work=work or 4.0 * 32 * objective.flat.size,
         tree=objective.flat.tree,
         shard=shard,
+        buffers=buffers,
     )
+
+
+def _several_of(objective: Objective) -> Callable[[int, int], Steps | None] | None:
+    if objective.train_loss is not None:
+        return None
+    if objective.linear is not None and objective.of_outputs is not None:
+        return linear_steps(objective.flat, objective.linear, objective.of_outputs)
+    return tree_steps(objective.flat, objective.loss)
 
 
 def _named(objective: Objective, tested: bool, owned: bool, measures: Mapping[str, Measure]) -> dict[str, Measure]:
@@ -228,11 +243,14 @@ def _variant(measure: Measure, part: str, rest: str = "", shown: bool = False) -
 
 
 @cache
-def _sample_of(source: Source, scaled: bool) -> Any:
+def _sample_of(source: Source, scaled: bool, augment: Augment | None) -> Any:
     """(samples, None), or (samples, m a_i); the same function for equal arguments."""
 
     def sample(params: dict[str, Any], client: Array, key: Array, batch_size: int) -> tuple[Any, Array | None]:
-        return source.draw(params, client, key, batch_size), params["scale"][client] if scaled else None
+        samples = source.draw(params, client, key, batch_size)
+        if augment is not None:
+            samples = (augment.of(key, samples[0]), *samples[1:])
+        return samples, params["scale"][client] if scaled else None
 
     return sample
 
@@ -245,6 +263,25 @@ def _gradient_of(objective: Objective) -> Any:
     def gradient(batch: tuple[Any, Array | None], x: Array) -> Array:
         """Gradient of the mean loss of a batch, scaled if it says so, [d]."""
         return gradient_of(objective.flat.tree, batch, x)
+
+    return gradient
+
+
+@cache
+def _gradient_with_buffers_of(objective: Objective) -> Any:
+    """The same with buffers, as the engine wants it."""
+
+    def gradient(batch: tuple[Any, Array | None], x: Array, buffers: Any) -> tuple[Array, Any]:
+        """(gradient of the mean loss of a batch [d], the buffers after it)."""
+        samples, scale = batch
+
+        def mean(x: Array) -> tuple[Array, Any]:
+            assert objective.train_loss is not None
+            losses, after = objective.train_loss((objective.flat.tree(x), buffers), samples)
+            return jnp.mean(losses), jax.tree.map(lambda a, b: a.astype(b.dtype), after, buffers)
+
+        slope, after = jax.grad(mean, has_aux=True)(x)
+        return slope if scale is None else scale * slope, jax.lax.stop_gradient(after)
 
     return gradient
 
@@ -262,10 +299,11 @@ def _block_sums_of(objective: Objective) -> Any:
     """The same function for equal objectives."""
     functions = {"loss": objective.loss, **dict(objective.metrics)}
 
-    def of_one(rows: dict[str, dict[str, Any]], x: Array) -> dict[str, Array]:
+    def of_one(rows: dict[str, dict[str, Any]], x: Array, buffers: Any) -> dict[str, Array]:
         def loss_sum(x: Array) -> tuple[Array, dict[str, Array]]:
             """The weighted loss, and all sums of one block of training and test samples."""
             tree, sums, mean = objective.flat.tree(x), {}, jnp.zeros((), x.dtype)
+            tree = tree if objective.train_loss is None else (tree, buffers)
             for part, names in (("train", objective.train), ("test", objective.test)):
                 for name in names if part in rows else ():
                     values = per_sample(functions[name], tree, rows[part]["data"]).astype(x.dtype)
@@ -283,15 +321,16 @@ def _block_sums_of(objective: Objective) -> Any:
         gradient, sums = jax.grad(loss_sum, has_aux=True)(x)
         return {**sums, "gradient": gradient}
 
-    def block_sums(params: dict[str, Any], models: Array, block: Array) -> dict[str, Array]:
+    def block_sums(params: dict[str, Any], models: Array, block: Array, buffers: Any = None) -> dict[str, Array]:
         """Weighted sums over one block of the training set and one of the test set, of models [k, d]."""
         sizes = dict(zip(("train", "test"), objective.blocks, strict=True))
 
         def sums(models: Array) -> dict[str, Array]:
             rows = {part: objective.source.block(params, part, block, sizes[part]) for part in sizes if part in params}
             if not objective.one_by_one:
-                return jax.vmap(lambda x: of_one(rows, x))(models)
-            each = [of_one(rows, models[i]) for i in range(models.shape[0])]
+                return jax.vmap(lambda x, own: of_one(rows, x, own))(models, buffers)
+            one = [jax.tree.map(lambda a, i=i: a[i], (models, buffers)) for i in range(models.shape[0])]
+            each = [of_one(rows, *pair) for pair in one]
             return jax.tree.map(lambda *parts: jnp.stack(parts), *each)
 
         def nothing(models: Array) -> dict[str, Array]:
@@ -313,42 +352,3 @@ def _metrics(params: dict[str, Any], models: Array, sums: dict[str, Array]) -> d
         else:
             values[name.removesuffix("_pooled")] = value
     return values
-
-
-def unlike(*sizes: int) -> int:
-    """How many samples a batch has that is tried out: a number that is no size of anything else, nor 1 or 2."""
-    return next(n for n in (3, 5, 7, 11, 13, *range(17, 18 + len(sizes))) if n not in sizes)
-
-
-def sizes_in(*trees: Any) -> list[int]:
-    """Every size of every axis of every array."""
-    return [size for leaf in jax.tree.leaves(trees) for size in np.shape(leaf)]
-
-
-def check_function(what: str, f: PerSample, params: Any, batch: Any, scalar: bool) -> None:
-    """Raise ConfigError when ``f(params, batch)`` fails or does not give [n] (or, ``scalar``, a number)."""
-    n = jax.tree.leaves(batch)[0].shape[0]
-    try:
-        given = jax.eval_shape(f, params, batch)
-    except Exception as error:
-        raise ConfigError(f"{what}: fails on a batch of {n} samples: {first_line(error)}") from error
-    shape, kind = getattr(given, "shape", None), getattr(given, "dtype", None)
-    wanted = f"one number per sample, [{n}]" + (", or their mean" if scalar else "")
-    if shape is None or kind is None:
-        raise ConfigError(f"{what}: gave {type(given).__name__}, must give {wanted}")
-    if shape != (n,) and not (scalar and shape == ()):
-        raise ConfigError(f"{what}: gave shape {shape} for a batch of {n} samples, must give {wanted}")
-    real = (jnp.floating,) if what == "loss" else (jnp.floating, jnp.integer, jnp.bool_)
-    if not any(jnp.issubdtype(kind, fits) for fits in real):
-        raise ConfigError(f"{what}: gave {kind}, must be {'floating-point' if what == 'loss' else 'real'} numbers")
-    if what == "loss":
-        if shape == ():  # it is evaluated sample by sample
-            one = jax.tree.map(lambda a: jax.ShapeDtypeStruct((1, *a.shape[1:]), a.dtype), batch)
-            try:
-                jax.eval_shape(f, params, one)
-            except Exception as error:
-                raise ConfigError(f"{what}: fails on a batch of one sample: {first_line(error)}") from error
-        try:
-            jax.eval_shape(jax.grad(lambda p, b: jnp.sum(f(p, b))), params, batch)
-        except Exception as error:
-            raise ConfigError(f"{what}: cannot be differentiated: {first_line(error)}") from error

@@ -32,11 +32,11 @@ def regression(
     set_ = dataset(data)
     if not (isinstance(set_.train, tuple) and len(set_.train) == 2 and set_.train[1].ndim in (1, 2)):
         raise ConfigError("data: regression needs features [n, ...] and targets [n] or [n, k]")
-    features, targets = set_.train
+    targets = set_.train[1]
     if set_.classes is not None:
         raise ConfigError("data: targets are words, must be numbers")
     num_outputs = 1 if targets.ndim == 1 else targets.shape[1]
-    network, params = initial(context, model, features, num_outputs)
+    network, params = initial(context, model, set_, num_outputs)
     return objective_problem(
         context,
         set_,
@@ -49,6 +49,7 @@ def regression(
         by_samples=weights == "samples",
         model=network,
         of_outputs=half_square,
+        train_loss=_train_loss_of(network) if network.trains else None,
     )
 
 
@@ -67,6 +68,15 @@ def half_square(outputs: Array, targets: Array) -> Array:
 def _half_square_of(model: Model) -> PerSample:
     def losses(params: Any, batch: tuple[Array, Array]) -> Array:
         return half_square(model.outputs(params, batch[0]), batch[1])
+
+    return losses
+
+
+@cache
+def _train_loss_of(model: Model) -> Any:
+    def losses(params: Any, batch: tuple[Array, Array]) -> tuple[Array, Any]:
+        outputs, buffers = model.train(params, batch[0])
+        return half_square(outputs, batch[1]), buffers
 
     return losses
 

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
+from fedpbc.core.descent import descend
 from fedpbc.core.flat import Flat
 from fedpbc.core.lazy import jax, jnp
-from fedpbc.core.local import descend
 from fedpbc.core.types import Array, Steps
 
 
@@ -44,10 +44,10 @@ def tree_steps(flat: Flat, loss: Callable[[Any, Any], Array]) -> Callable[[int, 
         def several(batch: Any, x: Array, eta: Array, shift: Array | None, proximal: Array | None) -> Array:
             shifts = None if shift is None else flat.tree(shift)
 
-            def slope(_: Array, tree: Any) -> Any:
-                return gradient(lambda tree: tree, batch, tree)
+            def slope(_: Array, tree: Any, buffers: None) -> tuple[Any, None]:
+                return gradient(lambda tree: tree, batch, tree), None
 
-            done = descend(slope, flat.tree(x), eta, steps, shifts, proximal, unroll=1)
+            done, _ = descend(slope, flat.tree(x), eta, steps, shifts, proximal, unroll=1)
             return jnp.concatenate([leaf.reshape(-1) for leaf in jax.tree.leaves(done)])
 
         return several

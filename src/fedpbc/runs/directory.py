@@ -32,7 +32,7 @@ from fedpbc.runs.metrics import read_metrics, write_metrics
 from fedpbc.runs.partition import PICTURE, draw_partition, write_partition
 from fedpbc.runs.run import KEYS, CellResult, Models, Run, final_values, summarise
 from fedpbc.runs.stamps import changed_since
-from fedpbc.runs.structure import rebuilt
+from fedpbc.runs.structure import rebuilt, rebuilt_leaves
 
 PART = "part.json"
 """In the directory of a part of a grid, from its start: which part."""
@@ -299,7 +299,10 @@ def read_run(path: str | Path) -> Run:
         _check_rows(table, cells)
         structure = manifest.get("model")
         tree = partial(rebuilt, structure) if structure else None
-        return Run(table, cells, dict(measures), manifest, path, tree=tree)
+        kept: Any = manifest.get("buffers")
+        as_list = list if "buffers" in manifest else None  # of containers that only their own code can make
+        buffers = partial(rebuilt_leaves, kept) if kept else as_list
+        return Run(table, cells, dict(measures), manifest, path, tree=tree, buffers=buffers)
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise ConfigError(f"{path}: is damaged: {type(error).__name__} {error}") from None
 

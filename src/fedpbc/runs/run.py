@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 GROUP = ("links", "algorithm", "compute")
 KEYS = (*GROUP, "seed")
+BUFFERS = ".buffers."
+"""Between the name of a model and the number of a leaf of its buffers, in a file of models."""
 COUNTS = ("round", "num_active", "empty_rounds", "gradient_steps", "bytes_up", "bytes_down")
 """Integer columns."""
 
@@ -91,6 +93,8 @@ class Run:
     """Of a vector [d] the model as a pytree."""
     held: Held | None = None
     """Of a run on data that was computed here: who has which samples."""
+    buffers: Callable[[Sequence[np.ndarray]], Any] | None = None
+    """Of its leaves the pytree of a model's buffers; None: the problem has none."""
 
     def __repr__(self) -> str:
         where = f" in {self.path}" if self.path else ""
@@ -190,7 +194,7 @@ class Run:
             raise unknown_name("metric", name, self.columns)
 
     def model(self, name: str = "server", **where: Any) -> Any:
-        """A model after the last round, as the pytree its problem was given.
+        """A model after the last round, as the pytree its problem was given; (params, buffers) where it has buffers.
 
         Of a run that is read back as [d], where that tree has other parts than dicts, tuples and lists. ``name``:
         server, mean or server_average; ``where`` must fit one cell: links, algorithm, compute, seed. Raises
@@ -201,10 +205,30 @@ class Run:
             what = f"{where or 'no choice'} fits {len(cells)} of {len(self.cells)} cells"
             raise UnknownName(f"{what}; choose one by {', '.join(KEYS)}")
         models = self.cells[cells[0]].models
-        if name not in models:
-            raise unknown_name("model", name, models)
+        if name not in models or BUFFERS in name:
+            raise unknown_name("model", name, [known for known in models if BUFFERS not in known])
         flat = models[name]
-        return flat if self.tree is None else self.tree(flat)
+        params = flat if self.tree is None else self.tree(flat)
+        if self.buffers is None:
+            return params
+        of = "mean" if name == "mean" else "server"
+        count = sum(key.startswith(of + BUFFERS) for key in models)
+        return params, self.buffers([models[f"{of}{BUFFERS}{i}"] for i in range(count)])
+
+    @property
+    def has_buffers(self) -> bool:
+        """Its models are (params, buffers)."""
+        return self.buffers is not None
+
+    def save_model(self, path: str | Path, name: str = "server", **where: Any) -> Path:
+        """Write what ``model`` gives as an .npz: an array for each leaf, named by its place in the tree.
+
+        ``fedpbc.load_model`` reads it; docs/howto/export.md says how other libraries do. Raises ConfigError and
+        UnknownName.
+        """
+        from fedpbc.runs.exported import save_model
+
+        return save_model(Path(path), self.model(name, **where), self.has_buffers)
 
     def to_pandas(self) -> pd.DataFrame:
         """All rows as a DataFrame: the columns of metrics.csv. Needs pandas, and says so."""

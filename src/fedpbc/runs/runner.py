@@ -15,7 +15,8 @@ import numpy as np
 
 from fedpbc.core import contract
 from fedpbc.core.engine import Inputs, Plan, StateLoss
-from fedpbc.core.local import first_clients
+from fedpbc.core.local import first_buffers, first_clients, sum_blocks
+from fedpbc.core.local import measured as metrics_of
 from fedpbc.core.measures import by_client
 from fedpbc.core.memory import require_memory, total_memory
 from fedpbc.core.programs import Programs, Simulation
@@ -32,7 +33,7 @@ from fedpbc.runs.partition import draw_partition, held_by, write_partition
 from fedpbc.runs.provenance import made_with
 from fedpbc.runs.run import COUNTS, CellResult, Run
 from fedpbc.runs.stamps import changed_since, stamps_of
-from fedpbc.runs.structure import structure_of
+from fedpbc.runs.structure import structure_of, structure_of_leaves
 from fedpbc.runs.workers import Queue, work
 
 MOST_MEMORY, MODELS_OF_A_CELL = 0.5, 6
@@ -202,7 +203,7 @@ class Grid:
     def _check_figure(self, problem: Problem) -> None:
         """The figure may only ask for what the problem measures."""
         x = jax.ShapeDtypeStruct((2, len(problem.init)), problem.init.dtype)
-        measured = jax.eval_shape(lambda p, x: p.metrics(p.params, x, p.block_sums(p.params, x, 0)), problem, x)
+        measured = jax.eval_shape(metrics_of, problem, x)
         described = dict(problem.measures)
         if "clients" in self.experiment.metrics:
             named = self._by_client(problem, x)
@@ -223,7 +224,12 @@ class Grid:
         if of is None:
             raise ConfigError('metrics: "clients" is not measured by this problem')
         active = jax.ShapeDtypeStruct((problem.num_clients,), bool)
-        return list(jax.eval_shape(lambda p, x, a: of.finish(p.params, of.sums(p.params, x, 0), a), problem, x, active))
+
+        def values(problem: Problem, x: Any, active: Any) -> Any:
+            alone = dataclasses.replace(problem, block_sums=of.sums)
+            return of.finish(problem.params, sum_blocks(alone, x, 1, first_buffers(problem, x)), active)
+
+        return list(jax.eval_shape(values, problem, x, active))
 
     def columns(self) -> list[str]:
         """The columns of rows, beside the round."""
@@ -236,7 +242,9 @@ class Grid:
         """A run that is complete: from its directory, or from the process that has it."""
         found = None
         if directory:
-            found = dataclasses.replace(read_run(directory.path), experiment=self.experiment, tree=self._tree())
+            found = dataclasses.replace(
+                read_run(directory.path), experiment=self.experiment, tree=self._tree(), buffers=self._buffers()
+            )
             directory.tidy(found)
         results = {}
         for cell in self.experiment.cells() if processes.many() else ():
@@ -269,11 +277,19 @@ class Grid:
     def _run(self, results: Any, manifest: Any = None, path: Path | None = None) -> Run:
         return Run(
             self.experiment.table(), results, self.measures, manifest or {}, path, self.experiment,
-            stamps=self.stamps, tree=self._tree(),
+            stamps=self.stamps, tree=self._tree(), buffers=self._buffers(),
         )  # fmt: skip
 
     def _tree(self) -> Any:
         return next(iter(self._drawn.values())).tree  # check() draws one
+
+    def _buffers(self) -> Any:
+        tree = self._buffers_tree()
+        return None if tree is None else tree.unflatten
+
+    def _buffers_tree(self) -> Any:
+        buffers = next(iter(self._drawn.values())).buffers
+        return None if buffers is None else jax.tree.structure(buffers)
 
     def _structure(self) -> Any:
         problem = next(iter(self._drawn.values()))
@@ -402,6 +418,7 @@ class Grid:
             device,
             "clients" in e.metrics,
             "mean" in e.metrics,
+            e.descent,
         )
 
     def _num_devices(self, problem: Problem) -> int:
@@ -425,6 +442,7 @@ class Grid:
             "programs_compiled": self.programs.num_compiled,
             "model": self._structure(),
             **({"tuned_on": tuned["seeds"], "reported_on": self.experiment.seeds} if tuned else {}),
+            **({} if self._buffers_tree() is None else {"buffers": structure_of_leaves(self._buffers_tree())}),
         }
 
 

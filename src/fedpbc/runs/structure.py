@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
@@ -32,6 +32,30 @@ def _described(part: Any) -> Any:
         if np.array_equal(part.ravel(), np.arange(first, first + part.size)):
             return {"first": first, "shape": list(part.shape)}
     raise TypeError(f"{type(part).__name__} is no plain container")
+
+
+def structure_of_leaves(treedef: Any) -> Any:
+    """The same of a pytree whose leaves stand by themselves: each with its number."""
+    if treedef is None:
+        return None
+    try:
+        return _described(treedef.unflatten([np.array(i) for i in range(treedef.num_leaves)]))
+    except Exception:
+        return None
+
+
+def rebuilt_leaves(structure: Any, leaves: Sequence[np.ndarray]) -> Any:
+    """The tree of its leaves.
+
+    >>> rebuilt_leaves({"tuple": [{"first": 1, "shape": []}, {"first": 0, "shape": []}]}, ["a", "b"])
+    ('b', 'a')
+    """
+    if "dict" in structure:
+        return {key: rebuilt_leaves(value, leaves) for key, value in structure["dict"].items()}
+    for container in (tuple, list):
+        if container.__name__ in structure:
+            return container(rebuilt_leaves(value, leaves) for value in structure[container.__name__])
+    return leaves[structure["first"]]
 
 
 def rebuilt(structure: Any, x: np.ndarray) -> Any:

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedpbc.algorithms import fedpbc as fedpbc_method
-from fedpbc.core.local import sum_blocks
+from fedpbc.core.local import gradient_at, measured
 from fedpbc.core.types import Problem
 from fedpbc.links import bernoulli
 from fedpbc.problems import PROBLEMS
@@ -32,8 +32,8 @@ def check_problem(problem: Any, *, draws: int = 400, learning_rate: float = 0.01
 
     Metrics are one finite number per model and do not depend on which models are evaluated together; where it measures
     train_loss, the mean over clients of its gradients is the gradient of that loss, against finite differences over
-    ``draws`` minibatches of each client; it runs finite at ``learning_rate`` in one program for all seeds, with the
-    same bits on several devices. Raises ConformanceError.
+    ``draws`` minibatches of each client (not with buffers: another loss is evaluated than is trained); it runs finite
+    at ``learning_rate`` in one program for all seeds, with the same bits on several devices. Raises ConformanceError.
     """
     component = component_of(PROBLEMS, problem)
     with jax.enable_x64(True):
@@ -55,9 +55,7 @@ def _values(problem: Problem, models: Any) -> dict[str, np.ndarray]:
     return {name: np.asarray(value) for name, value in _measured(problem, models).items()}
 
 
-@jax.jit
-def _measured(problem: Problem, models: Any) -> Any:
-    return problem.metrics(problem.params, models, sum_blocks(problem, models, 1))
+_measured = jax.jit(measured)
 
 
 def _check_metrics(problem: Problem) -> None:
@@ -77,8 +75,15 @@ def _check_metrics(problem: Problem) -> None:
 
 def _check_gradient(problem: Problem, draws: int) -> None:
     x: Any = jnp.asarray(problem.init) + 0.1 * np.random.default_rng(1).standard_normal(len(problem.init))
-    shape = jax.eval_shape(lambda: problem.gradient(problem.sample(problem.params, 0, jax.random.key(0), 2), x)).shape
+
+    def first() -> Any:
+        batch = problem.sample(problem.params, 0, jax.random.key(0), 2)
+        return gradient_at(problem, batch, x, problem.buffers)[0]
+
+    shape = jax.eval_shape(first).shape
     require(shape == x.shape, f"gradient has shape {shape}, must be [d] = {x.shape}")
+    if problem.buffers is not None:
+        return
     direction: Any = np.random.default_rng(2).standard_normal(len(x))
     direction = jnp.asarray(direction / np.linalg.norm(direction))
     step = 1e-5

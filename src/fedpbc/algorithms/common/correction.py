@@ -16,9 +16,10 @@ def corrected_training(round: Round, start: Array, shift: Array, around: Array) 
     around (``around`` = 1): the client trains as it always does, from start - eta (s-1)/2 shift_i, and eta (s+1)/2
     shift_i is taken off the result. Where grad = -shift, the s gradients are then taken at points whose mean is the
     start itself, but for O((eta s)^2): the fixed points differ by that much, and not at all when s = 1 or when all
-    clients have one constant curvature. Correcting the result alone would leave O(eta s), the drift of FedAvg.
+    clients have one constant curvature. Correcting the result alone would leave O(eta s), the drift of FedAvg. With
+    momentum of the clients (s-1)/2 is M and (s+1)/2 is S - M of ``Descent.way``.
     """
-    steps = round.num_steps.astype(start.dtype)
-    half = around * round.learning_rate * shift * round.computes[:, None]
-    trained = round.train(start - (steps - 1) / 2 * half, shift=(1 - around) * shift)
-    return trained - (steps + 1) / 2 * half
+    before = round.steps_before(start.dtype)
+    one = around * round.learning_rate * shift * round.computes[:, None]
+    trained = round.train(start - before * one, shift=(1 - around) * shift)
+    return trained - (round.steps(start.dtype) - before) * one

@@ -37,8 +37,8 @@ class DriftCorrection:
     def gradient(self, gradient: Any, learning_rate: float) -> Any:
         """g + z, and eta is counted: for NumPy.
 
-        ``gradient``: a list or tuple of arrays in the order of the ArrayRecord, a mapping by name, or the array
-        itself where the model is one array. Returned alike; the input is left as it is.
+        ``gradient``: a list or tuple of arrays in the order of the ArrayRecord without its buffers, a mapping by name,
+        or the array itself where the model is one array. Returned alike; the input is left as it is.
         """
         self._count(learning_rate)
         if not self._correction:

@@ -10,7 +10,16 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from fedpbc.algorithms.fedfade import overlap
 from fedpbc.algorithms.scaffold import renew_own
 from fedpbc.flower.wire.arrays import Layout, Model, models_of
-from fedpbc.flower.wire.protocol import AROUND, CONTROL_VARIATE, CORRECTION, FADING, UPDATE_SCALE, Order
+from fedpbc.flower.wire.protocol import (
+    AROUND,
+    BUFFERS,
+    CONTROL_VARIATE,
+    CORRECTION,
+    FADING,
+    RECORD,
+    UPDATE_SCALE,
+    Order,
+)
 
 
 class Kept:
@@ -56,9 +65,17 @@ class _Model(Kept):
     def __init__(self, order: Order, message: Message, context: Context, sent: Model) -> None:
         super().__init__(order, message, context)
         self.sent = sent
-        self.start = models_of(cast(ArrayRecord, message.content[order.arrays_key]))
+        asked = message.content.get(RECORD)
+        buffers = asked.get(BUFFERS, []) if isinstance(asked, ConfigRecord) else []
+        self.begun = cast(ArrayRecord, message.content[order.arrays_key])
+        self.start = {name: x for name, x in models_of(self.begun).items() if name not in cast(list[str], buffers)}
         self.layout = Layout.of(self.start)
         self.own = self._committed()
+
+    def _whole(self, model: Model, of: ArrayRecord) -> ArrayRecord:
+        """A flattened model as it is sent, with the buffers of ``of``."""
+        record = self.layout.record(model)
+        return record if len(record) == len(of) else ArrayRecord({name: record.get(name, of[name]) for name in of})
 
     def _keep(self, renewed: Model) -> None:
         """``renewed``, flattened, is pending."""
@@ -133,17 +150,17 @@ class FadingControlVariate(_Model):
         if self.length <= 0:
             content[CORRECTION] = self.layout.computing().record(self.shift)
         else:
-            content[self.order.arrays_key] = self._moved(self.start, self.before)
+            content[self.order.arrays_key] = self._moved(self.begun, self.before)
 
-    def _moved(self, model: Model, length: float) -> ArrayRecord:
+    def _moved(self, model: ArrayRecord, length: float) -> ArrayRecord:
         """A model, ``length`` along the correction."""
-        flat = self.layout.flatten(model)
-        return self.layout.record({name: x - x.dtype.type(length) * self.shift[name] for name, x in flat.items()})
+        flat = self.layout.flatten(models_of(model))
+        return self._whole({n: x - x.dtype.type(length) * self.shift[n] for n, x in flat.items()}, model)
 
     def finish(self, content: RecordDict, end: ArrayRecord, length: float) -> None:
         """The rest of the correction; g_i becomes pending, and how much of c_i is in it is told."""
         if self.length > 0:
-            end = content[self.order.arrays_key] = self._moved(models_of(end), self.length - self.before)
+            end = content[self.order.arrays_key] = self._moved(end, self.length - self.before)
             length = self.length
         if length <= 0 or not self.keeps:
             return
@@ -177,7 +194,7 @@ class KeptUpdate(_Model):
         flat = self.layout.flatten
         start, stop, scale = flat(self.start), flat(models_of(end)), float(self.sent["scale"])
         sent = {name: stop[name] - stop[name].dtype.type(scale) * own for name, own in self.own.items()}
-        record = self.layout.record(sent)
+        record = self._whole(sent, end)
         content[self.order.arrays_key] = record
         if not self.lost:
             told = flat(models_of(record))

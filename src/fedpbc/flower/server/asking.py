@@ -12,7 +12,7 @@ from flwr.serverapp import Grid
 from fedpbc.flower.server.federation import Federation
 from fedpbc.flower.server.ledger import Ledger
 from fedpbc.flower.server.roster import Client
-from fedpbc.flower.wire.protocol import IDENTIFY, RECORD, SERVER_ROUND, TRAIN, Order, bundle
+from fedpbc.flower.wire.protocol import BUFFERS, IDENTIFY, RECORD, SERVER_ROUND, TRAIN, Order, bundle
 
 
 def open_round(federation: Federation, t: int, config: ConfigRecord) -> None:
@@ -61,6 +61,8 @@ def _train(federation: Federation, client: Client, ttl: float) -> Message:
     for more in (federation.configs.since(client.version, now.t), federation.failures.order(client.name)):
         for key, value in more.items():
             record[key] = value
+    if rule.remembers and federation.layout.buffers:
+        record[BUFFERS] = list(federation.layout.buffers)
     content = bundle(
         {
             options.arrayrecord_key: federation.bases.get(client.base),

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from flwr.app import ArrayRecord, Message, MetricRecord
 
 from fedpbc.flower.server.federation import Federation
-from fedpbc.flower.server.ledger import Reply, describe
+from fedpbc.flower.server.ledger import Reply, describe, mean_of
 from fedpbc.flower.server.metrics import LeftOut, average_metrics
 from fedpbc.flower.server.receiving import NOT_FINITE, accept, receive, refuse
 from fedpbc.flower.server.rule import Step
@@ -55,7 +55,7 @@ def _form(federation: Federation) -> tuple[Step, list[Reply]]:
         replies = sorted(ledger.replies.values(), key=lambda reply: reply.client.name)
         if not federation.learns():
             return Step(None), replies
-        step = federation.rule.step(now, replies)
+        step = _with_buffers(federation, federation.rule.step(now, replies), replies)
         if step.model is None or _holds(federation, step.model):
             return step, replies
         bad = [reply for reply in replies if not sane(reply.arrays)]
@@ -65,6 +65,16 @@ def _form(federation: Federation) -> tuple[Step, list[Reply]]:
         if not replies:
             log.warning("round %d: the new model would not be finite; it stays as it was", now.t + 1)
             return step._replace(model=None), []
+
+
+def _with_buffers(federation: Federation, step: Step, replies: list[Reply]) -> Step:
+    """The new model with its buffers, which are the mean of those that were sent; without replies as they were."""
+    layout = federation.layout
+    if step.model is None or not layout.buffers:
+        return step
+    start = {name: federation.model[name] for name in layout.buffers}
+    mean = mean_of([reply.buffers for reply in replies], layout.averaged, start)
+    return step._replace(model={name: {**step.model, **mean}[name] for name in layout.shapes})
 
 
 def _holds(federation: Federation, new: Model) -> bool:

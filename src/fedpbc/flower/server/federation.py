@@ -18,7 +18,7 @@ from fedpbc.flower.server.options import Options
 from fedpbc.flower.server.reasons import Reasons
 from fedpbc.flower.server.roster import Roster
 from fedpbc.flower.server.rule import Round, Rule
-from fedpbc.flower.wire.arrays import Layout, Refused, read_initial
+from fedpbc.flower.wire.arrays import Layout, Model, Refused, read_initial
 from fedpbc.flower.wire.protocol import FOREVER
 
 
@@ -39,7 +39,7 @@ class Federation:
         """Begin with x^0, or go on from the checkpoint. Raises ConfigError."""
         model = read_initial(initial)
         self.options, self.method, self.rule, self.train_rounds = options, method, rule, train_rounds
-        self.layout = Layout.of(model)
+        self.layout = Layout.of(model, options.buffers)
         directory = None if options.directory is None else Path(options.directory)
         self.checkpoint = Checkpoint(directory) if directory is not None else None
         self.roster = Roster(options.num_clients, options.same_name == "first")
@@ -56,10 +56,11 @@ class Federation:
         """Its line in metrics.jsonl."""
         self.done = 0
         """Rounds that are closed."""
-        self._now: Round | None = None
+        self._now: tuple[Round, Model] | None = None
+        """The open round as the rule sees it, and the model it was made of."""
         try:
             saved = self.checkpoint.load() if self.checkpoint is not None else None
-            rule.init(self.layout, options.num_clients)
+            rule.init(self.layout.learnt, options.num_clients)
             if saved is None:
                 self.model = self.layout.flatten(model)
                 """x^t, flattened."""
@@ -81,9 +82,11 @@ class Federation:
 
     def now(self) -> Round:
         """The round that is open, as the rule sees it."""
-        if self._now is None or self._now.t != self.round or self._now.model is not self.model:
-            self._now = Round(self.round, self.model, self.round < self.train_rounds, self.bases)
-        return self._now
+        if self._now is None or self._now[0].t != self.round or self._now[1] is not self.model:
+            learnt = {name: self.model[name] for name in self.layout.learnt.shapes}
+            now = Round(self.round, learnt, self.round < self.train_rounds, self.bases)
+            self._now = now, self.model
+        return self._now[0]
 
     def learns(self) -> bool:
         """Whether this round has local steps, or may replay some; else nothing of it changes a model."""
@@ -114,7 +117,8 @@ class Federation:
         common = {"num_clients": options.num_clients, "cooldown": options.cooldown, "pin_names": options.pin_names}
         shapes = {name: [str(layout.dtypes[name]), *shape] for name, shape in layout.shapes.items()}
         rounds = {"num_rounds - cooldown": self.train_rounds} if options.cooldown else {}
-        return {"strategy": self.method, **common, **self.rule.settings(), **rounds, "arrays": shapes}
+        kept = {"buffers": list(layout.buffers)} if layout.buffers and self.rule.remembers else {}
+        return {"strategy": self.method, **common, **self.rule.settings(), **rounds, "arrays": shapes, **kept}
 
     def _resume(self, saved: dict[str, Any]) -> None:
         now, directory = self._settings(), self.options.directory

@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 from flwr.app import ArrayRecord, Error, Message, Metadata, RecordDict
 
+from fedpbc.core.aggregation import running_mean
 from fedpbc.flower.server.failures import Failure
 from fedpbc.flower.server.roster import Client
-from fedpbc.flower.wire.arrays import Layout, Model, Refused, largest
+from fedpbc.flower.wire.arrays import Layout, Model, Refused, largest, sane
 from fedpbc.flower.wire.protocol import Answer, Order, one_line, only_arrays
 
 CRASHES = {1, 2, 8}
@@ -41,13 +42,21 @@ class Reply:
 
     client: Client
     arrays: Model
+    """Without the buffers."""
     answer: Answer
     content: RecordDict
+    buffers: Model = field(default_factory=dict)
 
     @cached_property
     def largest(self) -> np.ndarray:
         """A bound of |entries| of every array, in the layout's order; inf where one is not finite."""
         return np.array([largest(array) for array in self.arrays.values()])
+
+
+def mean_of(models: list[Model], layout: Layout, otherwise: Model) -> Model:
+    """The mean of models, array by array, flattened, added in place; ``otherwise``, flattened, of none."""
+    flat = [layout.flatten(model) for model in models]
+    return {name: running_mean((x[name] for x in flat), start) for name, start in otherwise.items()}
 
 
 @dataclass
@@ -146,7 +155,11 @@ class Ledger:
         found = only_arrays(message)
         if found is None:
             raise Refused("must hold one ArrayRecord with all arrays")
-        return Reply(client, layout.read(found[1]), answer, message.content)
+        model = layout.read(found[1])
+        learnt, buffers = ({name: model[name] for name in part.shapes} for part in (layout.learnt, layout.averaged))
+        if not sane(buffers):
+            raise Refused("has a buffer that holds a value that is not finite, or huge")
+        return Reply(client, learnt, answer, message.content, buffers)
 
     def evaluations(self, replies: Iterable[Message]) -> list[tuple[str, RecordDict]]:
         """(client, what it measured) of the replies to a request to evaluate; the others are noted with a reason."""

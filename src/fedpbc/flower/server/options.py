@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -28,6 +29,8 @@ class Options:
         (Without authentication every restart has another key, and any client can call itself anything.)
     same_name: of two nodes that are online under one name, the "first" is the client until it has gone, or the
         "latest"; the log names both. A client that was started again as another node waits until its old one has gone.
+    buffers: arrays that local training changes without a gradient: names, or patterns of names with * and ?; integers
+        and truth values are in any case. The new model has the mean of those that were sent, under every method.
     spill: keep models that clients go on from, but the latest, on disk only; needs ``directory``.
     failure_limit: a client that failed so many times in a row in the same way is named in an error line of the log.
     fraction_train: as in Flower's FedAvg, and must be 1: every client is asked every round.
@@ -47,6 +50,7 @@ class Options:
     min_available_nodes: int | None = None
     pin_names: bool = False
     same_name: Literal["first", "latest"] = "first"
+    buffers: Sequence[str] = ("*running_mean", "*running_var", "*num_batches_tracked")
     spill: bool = False
     failure_limit: int = 3
     fraction_train: float = 1.0
@@ -76,6 +80,9 @@ class Options:
         self.cooldown, self.directory = whole("cooldown", self.cooldown), folder("directory", self.directory)
         switch("pin_names", self.pin_names)
         switch("spill", self.spill)
+        given = self.buffers
+        good = isinstance(given, Sequence) and not isinstance(given, str) and all(isinstance(n, str) for n in given)
+        require("buffers", given, good, "a list of names of arrays, or of patterns like *running_var")
         one_of("same_name", self.same_name, ("first", "latest"))
         self.failure_limit = whole("failure_limit", self.failure_limit, 1)
         require("spill", self.spill, not self.spill or self.directory is not None, "False without a directory")

@@ -49,7 +49,7 @@ def refuse(federation: Federation, who: str, why: str) -> None:
 
 def accept(federation: Federation) -> None:
     """Refuse the replies whose numbers cannot be used, where the rule does not find out by what it makes of them."""
-    ledger, rule, limits = federation.ledger, federation.rule, federation.layout.limits
+    ledger, rule, limits = federation.ledger, federation.rule, federation.layout.learnt.limits
     replies = list(ledger.replies.values())
     if rule.remembers:
         entries = len(replies) * sum(x.size for x in federation.model.values())

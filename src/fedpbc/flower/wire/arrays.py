@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import io
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from functools import cached_property, lru_cache
 from math import isfinite
 from typing import Literal
@@ -36,17 +37,44 @@ class Layout:
 
     shapes: dict[str, tuple[int, ...]]
     dtypes: dict[str, np.dtype]
+    buffers: tuple[str, ...] = ()
+    """Arrays that local training changes without a gradient, as the running statistics of batch normalisation: they
+    are averaged, whatever the method makes of the others."""
 
     @classmethod
-    def of(cls, model: Mapping[str, np.ndarray]) -> Layout:
-        """The layout of ``model``. Raises ConfigError for what cannot be averaged."""
+    def of(cls, model: Mapping[str, np.ndarray], patterns: Sequence[str] | None = None) -> Layout:
+        """The layout of ``model``; buffers are those with a name like a pattern, and all that are no floats.
+
+        None for no buffers. Raises ConfigError for what cannot be averaged.
+        """
         if not model:
             raise ConfigError("initial_arrays: holds no arrays")
         for name, array in model.items():
             if array.dtype.kind not in "fiub" or array.dtype.itemsize > 8:
                 where = f"initial_arrays[{shorten(name)}]"
                 raise ConfigError(f"{where}: must be floats of up to 64 bits, integers or booleans, is {array.dtype}")
-        return cls({name: a.shape for name, a in model.items()}, {name: a.dtype for name, a in model.items()})
+        buffers = tuple(
+            name
+            for name, array in model.items()
+            if patterns is not None
+            and (array.dtype.kind != "f" or any(fnmatchcase(name, pattern) for pattern in patterns))
+        )
+        shapes, dtypes = {name: a.shape for name, a in model.items()}, {name: a.dtype for name, a in model.items()}
+        return cls(shapes, dtypes, buffers)
+
+    @cached_property
+    def learnt(self) -> Layout:
+        """Of the arrays that are no buffers: what a method works on."""
+        return self._of(name for name in self.shapes if name not in self.buffers)
+
+    @cached_property
+    def averaged(self) -> Layout:
+        """Of the buffers."""
+        return self._of(self.buffers)
+
+    def _of(self, names: Iterable[str]) -> Layout:
+        chosen = list(names)
+        return Layout({name: self.shapes[name] for name in chosen}, {name: self.dtypes[name] for name in chosen})
 
     def read(self, record: ArrayRecord) -> Model:
         """The arrays of ``record`` as read-only views into its bytes. Raises Refused unless they have this layout."""

@@ -31,6 +31,8 @@ CONFIGS = "configs"
 """Beside an order: the configs of the rounds to replay, where not all have that of the order's round."""
 SKIP = "skip"
 """Beside an order: rounds without local steps, because they failed too often."""
+BUFFERS = "buffers"
+"""Beside an order of a method that keeps something: names of the arrays that it does not work on."""
 SERVER_ROUND = "server-round"
 """Key of the config that Flower's strategies send."""
 

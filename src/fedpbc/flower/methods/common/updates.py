@@ -6,16 +6,14 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from fedpbc.core.aggregation import running_mean
-from fedpbc.flower.server.ledger import Reply
+from fedpbc.flower.server.ledger import Reply, mean_of
 from fedpbc.flower.wire.arrays import Layout, Model, Refused, sane
 from fedpbc.flower.wire.protocol import LONGEST_WAY, SHORTEST
 
 
 def mean_of_replies(layout: Layout, model: Model, replies: list[Reply]) -> Model:
     """The mean of the replies, array by array, flattened, added in place; ``model``: x^t, flattened."""
-    flat = [layout.flatten(reply.arrays) for reply in replies]
-    return {name: running_mean((x[name] for x in flat), start) for name, start in model.items()}
+    return mean_of([reply.arrays for reply in replies], layout, model)
 
 
 class Updates:
