@@ -20,11 +20,14 @@ METHODS: dict[str, dict[str, Any]] = {
     "FedVARP": {"name": "fedvarp"},
     "SCAFFOLD": {"name": "scaffold"},
     "AREA": {"name": "area"},
+    "debiased FedAvg": {"name": "debiased_fedavg"},
+    "FedStale": {"name": "fedstale"},
+    "FedStale, mean": {"name": "fedstale", "weights": "mean"},
     "FedFade": {"name": "fedfade"},
     "FedFade, black box": {"name": "fedfade", "apply": "around"},
 }
 OURS = ("FedFade", "FedFade, black box")
-RIVALS = ("FedAU", "MIFA", "FedVARP", "SCAFFOLD")
+RIVALS = ("FedAU", "MIFA", "FedVARP", "SCAFFOLD", "FedStale", "FedStale, mean")
 CERTAIN = ("FedAvg", "SCAFFOLD")
 """Run with p = 1 too."""
 MIXING: dict[str, dict[str, Any]] = {
