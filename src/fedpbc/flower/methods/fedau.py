@@ -11,7 +11,7 @@ from fedpbc.algorithms.fedau import Intervals, init, weights
 from fedpbc.core.types import Link
 from fedpbc.flower.methods.common.sweep import Block, Sweep
 from fedpbc.flower.server.checkpoint import Pieces
-from fedpbc.flower.server.checks import given, whole
+from fedpbc.flower.server.checks import given, intervals_may_end, whole
 from fedpbc.flower.server.ledger import Reply
 from fedpbc.flower.server.rule import Read, Round, Rule, Step
 from fedpbc.flower.strategy import UnreliableClients
@@ -36,6 +36,7 @@ class FedAU(UnreliableClients):
         """The rule; raises ConfigError."""
         given(self.method, self.num_clients)
         self.cutoff = whole("cutoff", self.cutoff)
+        intervals_may_end(self.cutoff, self.fraction_train)
         return FedAURule(self.cutoff)
 
 

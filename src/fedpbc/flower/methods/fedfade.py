@@ -17,7 +17,7 @@ from fedpbc.flower.methods.common.sweep import Block, Sweep
 from fedpbc.flower.methods.common.tables import Tables
 from fedpbc.flower.methods.common.updates import check_direction, check_steps, lengths
 from fedpbc.flower.server.checkpoint import Pieces
-from fedpbc.flower.server.checks import given, one_of, positive, require, share, whole
+from fedpbc.flower.server.checks import given, intervals_may_end, one_of, positive, require, share, whole
 from fedpbc.flower.server.ledger import Reply
 from fedpbc.flower.server.roster import Client
 from fedpbc.flower.server.rule import Read, Round, Rule, Step
@@ -72,6 +72,8 @@ class FedFade(UnreliableClients):
         else:
             self.fading = share("fading", self.fading)
         self.cutoff = whole("cutoff", self.cutoff)
+        if self.weights == "intervals":
+            intervals_may_end(self.cutoff, self.fraction_train)
         return FedFadeRule(self)
 
 

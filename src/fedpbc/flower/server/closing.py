@@ -25,6 +25,7 @@ def close_round(federation: Federation, messages: Iterable[Message]) -> tuple[Ar
     for message in messages:
         receive(federation, message)
     accept(federation)
+    federation.stragglers.leave(federation.ledger)
     federation.ledger.close()
     (new, commit), heard = _form(federation)
     commit()
@@ -122,4 +123,5 @@ def _write(federation: Federation, metrics: MetricRecord | None) -> None:
     more = {"left_out": federation.failures.left_out, "bases": len(federation.bases.names())}
     line = federation.summary_line = federation.ledger.summary(len(federation.roster)) | more
     log.info("round %d: %s", federation.round + 1, describe(line))
-    federation.logs.round(line, federation.heard, metrics)
+    chosen = {} if federation.ledger.chosen is None else {"chosen": len(federation.ledger.chosen)}
+    federation.logs.round(line, federation.heard, metrics, chosen)

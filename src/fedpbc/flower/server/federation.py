@@ -18,6 +18,7 @@ from fedpbc.flower.server.options import Options
 from fedpbc.flower.server.reasons import Reasons
 from fedpbc.flower.server.roster import Roster
 from fedpbc.flower.server.rule import Round, Rule
+from fedpbc.flower.server.stragglers import Stragglers
 from fedpbc.flower.wire.arrays import Layout, Refused, read_initial
 from fedpbc.flower.wire.protocol import FOREVER
 
@@ -48,6 +49,8 @@ class Federation:
         self.configs, self.failures = Configs(), Failures(options.failure_limit, rule.replays)
         self.keys: dict[int, str] = {}
         """The public keys of the nodes that are online, hexadecimal."""
+        self.stragglers = Stragglers()
+        """Who was not waited for in rounds that closed early."""
         self.evaluation = Ledger(0, 0.0)
         """The book of the last evaluation."""
         self.heard: list[str] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from collections.abc import Iterable
@@ -57,6 +58,16 @@ class Ledger:
     round: int
     deadline: float
     """On the monotonic clock."""
+    chosen: set[str] | None = None
+    """Who may be asked, by name; None: everybody, or it is not drawn yet."""
+    busy: set[str] = field(default_factory=set)
+    """Who is not asked because it works on an order of an earlier round, by name."""
+    ready: set[str] = field(default_factory=set)
+    """Whose answer is there and looks as if it will count, by name."""
+    late: list[tuple[str, int, float]] = field(default_factory=list)
+    """(name, round, seconds after it closed) of answers to earlier rounds that came in this one."""
+    closed_early: bool = False
+    """Somebody was not waited for."""
     asked: list[Asked] = field(default_factory=list)
     replies: dict[str, Reply] = field(default_factory=dict)
     unfinished: dict[str, Answer] = field(default_factory=dict)
@@ -102,6 +113,24 @@ class Ledger:
         asked.answered = True
         return asked
 
+    def look(self, message: Message) -> None:
+        """Note who is ``ready``."""
+        asked = self.find(message)
+        if asked is None or asked.client is None or message.has_error():
+            return
+        order, answer = asked.order, Answer.of(message)
+        own = message.metadata.src_node_id == asked.metadata.dst_node_id
+        if own and answer is not None and answer.finished and answer.asked_by(order):
+            self.ready.add(order.client)
+
+    def enough(self, min_replies: int | float | None) -> bool:
+        """Whether so many are ``ready``, or such a share of those that were asked or are busy."""
+        if min_replies is None:
+            return False
+        here = {asked.client.name for asked in self.asked if asked.client} | self.busy
+        wanted = min_replies if isinstance(min_replies, int) else math.ceil(min_replies * len(here))
+        return len(self.ready) >= max(wanted, 1)
+
     def take(self, asked: Asked, message: Message, layout: Layout) -> None:
         """Count the reply of a client. Raises Refused unless it is what was asked for."""
         client = asked.client
@@ -114,7 +143,7 @@ class Ledger:
                 "has no record of fedpbc that can be read: the client app needs @app.train(mods=[fedpbc_mod])"
             )
         order = asked.order
-        if (answer.client, answer.round, answer.base) != (order.client, order.round, order.base):
+        if not answer.asked_by(order):
             raise Refused(f"is for client {answer.client!r}, round {answer.round}, which was not asked"[:200])
         if max(answer.trained, answer.waiting) > order.round + 1:
             raise Refused("speaks of more rounds than there were")
@@ -181,7 +210,9 @@ class Ledger:
     def _silence(self, asked: Asked) -> str:
         if not asked.metadata.message_id:
             return "could not be sent to: its node has just gone, or the message is too large"
-        return f"no reply within {asked.metadata.ttl:.3g} s" + ("" if asked.client else ", did not say who it is")
+        within = time.monotonic() - self.started if self.closed_early else asked.metadata.ttl
+        early = ", when the round closed early" if self.closed_early else ""
+        return f"no reply within {within:.3g} s{early}" + ("" if asked.client else ", did not say who it is")
 
     def refuse(self, who: str, why: str) -> None:
         """Note a reply that does not count."""
@@ -197,6 +228,9 @@ class Ledger:
             "asked": len({a.client.name for a in self.asked if a.client}),
             "caught_up": sum(max(0, n - 1) for n in trained),
             "catching_up": {name: answer.waiting for name, answer in self.unfinished.items()},
+            "closed_early": self.closed_early,
+            "busy": sorted(self.busy),
+            "late": [{"client": who, "round": t, "seconds": round(after, 3)} for who, t, after in self.late],
             "refused": [{"client": who, "reason": why} for who, why in self.refused],
             "failed": [{"client": who, "reason": why} for who, why in self.failed],
             "bytes_down": self.bytes_down,
@@ -227,11 +261,12 @@ def describe(line: dict[str, Any]) -> str:
     """The numbers of a round in words."""
     parts = [f"{line['active']} of {line['known']} clients active"]
     for key, word in (("caught_up", "missed rounds caught up"), ("catching_up", "still catching up"),
-                      ("refused", "refused"), ("failed", "without a reply")):  # fmt: skip
+                      ("refused", "refused"), ("failed", "without a reply"), ("busy", "at work on an earlier round"),
+                      ("late", "late replies")):  # fmt: skip
         count = line[key] if isinstance(line[key], int) else len(line[key])
         if count:
             parts.append(f"{count} {word}")
-    return ", ".join([*parts, f"{line['seconds']:.1f} s"])
+    return ", ".join([*parts, f"{line['seconds']:.1f} s" + (", closed early" if line["closed_early"] else "")])
 
 
 _RAISED = re.compile(r"\s*<class '(?:[\w.]*\.)?(\w+)'>:<'(.*)'>\s*", re.DOTALL)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from fedpbc.flower.server.checks import folder, one_of, positive, require, share, switch, whole, word
+from fedpbc.flower.server.checks import count_or_share, folder, one_of, positive, require, share, switch, whole, word
 from fedpbc.flower.server.metrics import Average
 
 log = logging.getLogger("flwr")
@@ -30,7 +30,12 @@ class Options:
         "latest"; the log names both. A client that was started again as another node waits until its old one has gone.
     spill: keep models that clients go on from, but the latest, on disk only; needs ``directory``.
     failure_limit: a client that failed so many times in a row in the same way is named in an error line of the log.
-    fraction_train: as in Flower's FedAvg, and must be 1: every client is asked every round.
+    min_replies: a round closes as soon as so many clients answered (an integer), or such a share of those that are
+        here (a float); ``round_deadline`` is the latest. None: when all who were asked have. Who is fast is then heard
+        more often.
+    fraction_train: as in Flower's FedAvg: so large a share of the clients that are here when a round opens is asked, at
+        least ``min_train_nodes``; who is not asked is not active.
+    selection_seed: draws whom; the same clients again in a round that is done again.
     min_train_nodes: as ``min_available_nodes``, of which the larger counts.
     fraction_evaluate: the share of the clients just heard that evaluate the model after a round; 0: none.
     min_evaluate_nodes: at least so many of them.
@@ -49,7 +54,9 @@ class Options:
     same_name: Literal["first", "latest"] = "first"
     spill: bool = False
     failure_limit: int = 3
+    min_replies: int | float | None = None
     fraction_train: float = 1.0
+    selection_seed: int = 0
     min_train_nodes: int | None = None
     fraction_evaluate: float = 1.0
     min_evaluate_nodes: int = 2
@@ -86,7 +93,11 @@ class Options:
     def _check_flowers(self) -> None:
         """Those of Flower's FedAvg, which itself takes them as they come."""
         asked = self.fraction_train
-        require("fraction_train", asked, asked == 1.0, "1.0: every client is asked every round")
+        require("fraction_train", asked, share("fraction_train", asked) > 0, "a number > 0 and <= 1")
+        self.selection_seed = whole("selection_seed", self.selection_seed)
+        if self.min_replies is not None:
+            k, m = count_or_share("min_replies", self.min_replies), self.num_clients
+            require("min_replies", k, m is None or k <= m, f"at most num_clients = {m}")
         for key in ("min_available_nodes", "min_train_nodes", "min_evaluate_nodes"):
             if getattr(self, key) is not None:
                 whole(key, getattr(self, key))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 
 from flwr.app import ConfigRecord, Message
 
@@ -39,6 +40,23 @@ def introduces(federation: Federation, message: Message) -> bool:
     """Whether ``message`` says who lives in a node."""
     asked = federation.ledger.find(message)
     return asked is not None and asked.client is None
+
+
+def came_late(federation: Federation, message: Message) -> bool:
+    """Whether ``message`` answers an order of an earlier round: a model does not count any more, a name does."""
+    late = federation.stragglers.take(message)
+    if late is None:
+        return False
+    asked = late.asked
+    if message.has_content() and message.metadata.src_node_id == asked.metadata.dst_node_id:
+        if asked.client is not None:
+            federation.ledger.late.append((asked.client.name, late.round, time.monotonic() - late.closed))
+        else:
+            try:
+                _meet(federation, message)
+            except Refused as refused:
+                refuse(federation, f"node {message.metadata.src_node_id}", str(refused))
+    return True
 
 
 def refuse(federation: Federation, who: str, why: str) -> None:
