@@ -45,6 +45,10 @@ class UnreliableClients(Options, Strategy):
         """Raises ConfigError for options that are not allowed."""
         super().__post_init__()
         self.rule = self.make_rule()
+        if self.client_weights == "samples" and self.rule.unweighted:
+            raise ConfigError(
+                f'client_weights = "samples": must be "uniform" for {self.method}: {self.rule.unweighted}'
+            )
         self.own_loop = False
         """Our own loop runs the rounds, not Flower's."""
 

@@ -43,6 +43,8 @@ class FedAU(UnreliableClients):
 class FedAURule(Rule):
     """Weights learnt from how long each client was away."""
 
+    unweighted = ""
+
     def __init__(self, cutoff: int) -> None:
         self.cutoff = cutoff
 

@@ -10,7 +10,7 @@ from flwr.app import ArrayRecord, Message, MetricRecord
 from fedpbc.flower.server.federation import Federation
 from fedpbc.flower.server.ledger import Reply, describe
 from fedpbc.flower.server.metrics import LeftOut, average_metrics
-from fedpbc.flower.server.receiving import NOT_FINITE, accept, receive, refuse
+from fedpbc.flower.server.receiving import NOT_FINITE, accept, receive, refuse, weigh
 from fedpbc.flower.server.rule import Step
 from fedpbc.flower.wire.arrays import Model, sane
 
@@ -25,6 +25,7 @@ def close_round(federation: Federation, messages: Iterable[Message]) -> tuple[Ar
     for message in messages:
         receive(federation, message)
     accept(federation)
+    weigh(federation)
     federation.stragglers.leave(federation.ledger)
     federation.ledger.close()
     (new, commit), heard = _form(federation)

@@ -49,6 +49,8 @@ class Federation:
         self.configs, self.failures = Configs(), Failures(options.failure_limit, rule.replays)
         self.keys: dict[int, str] = {}
         """The public keys of the nodes that are online, hexadecimal."""
+        self.samples: dict[str, float] = {}
+        """n_i as the clients last said, by name; where they weigh."""
         self.stragglers = Stragglers()
         """Who was not waited for in rounds that closed early."""
         self.evaluation = Ledger(0, 0.0)
@@ -107,7 +109,7 @@ class Federation:
             "settings": self._settings(), "rounds": self.done, "clients": self.roster.state(),
             "bases": self.bases.names(), "latest": self.bases.latest, "first_base": self.first_base,
             "memory": memory, "configs": self.configs.state(), "failures": self.failures.state(),
-            "logs": self.logs.marks(),
+            "logs": self.logs.marks(), "samples": self.samples,
         }  # fmt: skip
         models = {name: lambda name=name: self.bases.model(name) for name in self.bases.names()}
         self.checkpoint.save(state, {**models, **pieces})
@@ -116,8 +118,9 @@ class Federation:
         options, layout = self.options, self.layout
         common = {"num_clients": options.num_clients, "cooldown": options.cooldown, "pin_names": options.pin_names}
         shapes = {name: [str(layout.dtypes[name]), *shape] for name, shape in layout.shapes.items()}
+        weights = {} if options.client_weights == "uniform" else {"client_weights": options.client_weights}
         rounds = {"num_rounds - cooldown": self.train_rounds} if options.cooldown else {}
-        return {"strategy": self.method, **common, **self.rule.settings(), **rounds, "arrays": shapes}
+        return {"strategy": self.method, **common, **self.rule.settings(), **rounds, **weights, "arrays": shapes}
 
     def _resume(self, saved: dict[str, Any]) -> None:
         now, directory = self._settings(), self.options.directory
@@ -142,6 +145,7 @@ class Federation:
         self.bases.restore(saved["bases"], saved["latest"])
         self.configs.restore(saved["configs"])
         self.failures.restore(saved["failures"])
+        self.samples = dict(saved.get("samples", {}))
         for client in self.roster.clients.values():
             if self.rule.replays and client.base not in saved["bases"]:
                 raise ValueError(f"client {client.name} goes on from a model that is not there")

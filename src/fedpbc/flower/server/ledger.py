@@ -44,6 +44,8 @@ class Reply:
     arrays: Model
     answer: Answer
     content: RecordDict
+    weight: float = 1.0
+    """What Delta_i counts: 1, or n_i over the mean of the n known."""
 
     @cached_property
     def largest(self) -> np.ndarray:

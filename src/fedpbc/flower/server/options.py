@@ -39,7 +39,10 @@ class Options:
     min_train_nodes: as ``min_available_nodes``, of which the larger counts.
     fraction_evaluate: the share of the clients just heard that evaluate the model after a round; 0: none.
     min_evaluate_nodes: at least so many of them.
-    weighted_by_key: the metric that weights metrics, and metrics alone: models are never weighted by it.
+    weighted_by_key: the metric that weights metrics, and models under ``client_weights = "samples"`` only.
+    client_weights: "uniform": the objective is the mean of the F_i. "samples": sum_i n_i F_i / sum_i n_i; every Delta_i
+        counts times n_i over the mean of the n known, n_i what the client's ``weighted_by_key`` says. Refused where the
+        method is then another one.
     arrayrecord_key, configrecord_key: where the train function finds the model and its config.
     train_metrics_aggr_fn, evaluate_metrics_aggr_fn: (contents, weighted_by_key) -> metrics; None: the weighted mean.
     """
@@ -61,6 +64,7 @@ class Options:
     fraction_evaluate: float = 1.0
     min_evaluate_nodes: int = 2
     weighted_by_key: str = "num-examples"
+    client_weights: Literal["uniform", "samples"] = "uniform"
     arrayrecord_key: str = "arrays"
     configrecord_key: str = "config"
     train_metrics_aggr_fn: Average | None = None
@@ -83,6 +87,7 @@ class Options:
         self.cooldown, self.directory = whole("cooldown", self.cooldown), folder("directory", self.directory)
         switch("pin_names", self.pin_names)
         switch("spill", self.spill)
+        one_of("client_weights", self.client_weights, ("uniform", "samples"))
         one_of("same_name", self.same_name, ("first", "latest"))
         self.failure_limit = whole("failure_limit", self.failure_limit, 1)
         require("spill", self.spill, not self.spill or self.directory is not None, "False without a directory")

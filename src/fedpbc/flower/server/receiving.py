@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 import time
+from dataclasses import replace
 
 from flwr.app import ConfigRecord, Message
 
 from fedpbc.errors import shorten
 from fedpbc.flower.server.federation import Federation
 from fedpbc.flower.server.ledger import first_line
+from fedpbc.flower.server.metrics import samples_of
 from fedpbc.flower.wire.arrays import Refused
 from fedpbc.flower.wire.protocol import RECORD
 from fedpbc.flower.wire.threads import share
@@ -80,6 +82,23 @@ def accept(federation: Federation) -> None:
         except Refused as refused:
             del ledger.replies[reply.client.name]
             refuse(federation, reply.client.name, str(refused))
+
+
+def weigh(federation: Federation) -> None:
+    """Under ``client_weights = "samples"`` a reply counts n_i / (mean of the n known); without n it is refused."""
+    options, replies = federation.options, federation.ledger.replies
+    if options.client_weights == "uniform":
+        return
+    for name, reply in list(replies.items()):
+        size = samples_of(reply.content, options.weighted_by_key)
+        if size is None:
+            del replies[name]
+            refuse(federation, name, f"tells no {options.weighted_by_key} from 1 to 2^53 to be weighted by")
+        else:
+            federation.samples[name] = size
+    known = federation.samples
+    for name, reply in replies.items():
+        replies[name] = replace(reply, weight=known[name] * len(known) / sum(known.values()))
 
 
 def _meet(federation: Federation, message: Message) -> None:
