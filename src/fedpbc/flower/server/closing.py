@@ -26,7 +26,6 @@ def close_round(federation: Federation, messages: Iterable[Message]) -> tuple[Ar
         receive(federation, message)
     accept(federation)
     weigh(federation)
-    federation.stragglers.leave(federation.ledger)
     federation.ledger.close()
     (new, commit), heard = _form(federation)
     commit()

@@ -65,7 +65,7 @@ def gather(federation: Federation, grid: Grid, limit: float = math.inf) -> None:
         nodes = list(grid.get_node_ids())
         met = sum(federation.roster.at(node) is not None for node in nodes)
         if met >= federation.options.clients_at_start or now - began > limit:
-            federation.stragglers.leave(ledger)
+            federation.stragglers.leave(ledger, waiting)
             return
         if _ask_late_ones_again(federation, asked, now):
             patience = max(patience, min(2 * patience, LONGEST_PATIENCE))
@@ -129,18 +129,20 @@ def exchange(federation: Federation, grid: Grid, messages: Iterable[Message]) ->
         now = time.monotonic()
         if ledger.enough(wanted):
             ledger.closed_early = bool(waiting or ledger.busy)
-            return replies
+            break
         if introduced or now - looked > LOOK_FOR_NODES or not waiting:
             looked = now
             for group in ask(federation, grid):
                 waiting |= push(grid, group)
         over = not waiting and any(asked.client for asked in ledger.asked) and not (wanted and ledger.busy)
         if over or now >= ledger.deadline:
-            return replies
+            break
         if (waiting or ledger.busy) and not introduced:
             _sleep_until(now + federation.options.poll_interval, ledger.deadline)
         elif not waiting and not ledger.busy:
             _sleep_until(now + LOOK_FOR_NODES, ledger.deadline)
+    federation.stragglers.leave(ledger, waiting)
+    return replies
 
 
 def collect(grid: Grid, messages: list[Message], deadline: float, poll_interval: float) -> list[Message]:

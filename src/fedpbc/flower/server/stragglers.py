@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from flwr.app import Message
@@ -28,11 +29,11 @@ class Stragglers:
     def __init__(self) -> None:
         self._late: dict[str, Late] = {}
 
-    def leave(self, ledger: Ledger) -> None:
-        """A round closes: what of it is not answered and may still be."""
+    def leave(self, ledger: Ledger, waiting: Collection[str]) -> None:
+        """A round closes, and nothing has come for the messages in ``waiting``: it may still come."""
         now = time.monotonic()
         for asked in ledger.asked:
-            if not asked.answered and asked.metadata.message_id and now < ledger.deadline:
+            if asked.metadata.message_id in waiting and now < ledger.deadline:
                 self._late[asked.metadata.message_id] = Late(asked, ledger.round, now, ledger.deadline)
 
     def ids(self) -> set[str]:
