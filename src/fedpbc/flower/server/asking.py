@@ -27,7 +27,7 @@ def ask(federation: Federation, grid: Grid, identify_only: bool = False) -> Iter
     """Messages to the nodes that are online and were not asked yet, those with the same arrays together."""
     roster, ledger = federation.roster, federation.ledger
     nodes = federation.keys = {node.node_id: node.public_key.hex() for node in grid.get_nodes()}
-    roster.settle(nodes)
+    roster.settle(nodes, federation.round)
     free = [node for node in nodes if not federation.stragglers.busy(node)]
     unknown = [node for node in free if roster.unknown(node) and not ledger.tried(node, IDENTIFY)]
     groups: dict[str, list[Client]] = {}

@@ -36,6 +36,7 @@ def close_round(federation: Federation, messages: Iterable[Message]) -> tuple[Ar
     for reply in heard:
         reply.client.version, reply.client.base = t + 1, bases.latest
     _note_failures(federation, heard)
+    federation.roster.forget(t, federation.options.forget_unnamed)
     bases.retain(_needed(federation))
     federation.configs.retain(_oldest(federation))
     federation.heard = [reply.client.name for reply in heard]

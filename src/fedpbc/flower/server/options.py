@@ -28,6 +28,8 @@ class Options:
         (Without authentication every restart has another key, and any client can call itself anything.)
     same_name: of two nodes that are online under one name, the "first" is the client until it has gone, or the
         "latest"; the log names both. A client that was started again as another node waits until its old one has gone.
+    forget_unnamed: a client without a name is forgotten so many rounds after its node went: when it is started again
+        it has another id, and is another client. 0: never; nor where ``num_clients`` is given.
     spill: keep models that clients go on from, but the latest, on disk only; needs ``directory``.
     failure_limit: a client that failed so many times in a row in the same way is named in an error line of the log.
     min_replies: a round closes as soon as so many clients answered (an integer), or such a share of those that are
@@ -55,6 +57,7 @@ class Options:
     min_available_nodes: int | None = None
     pin_names: bool = False
     same_name: Literal["first", "latest"] = "first"
+    forget_unnamed: int = 100
     spill: bool = False
     failure_limit: int = 3
     min_replies: int | float | None = None
@@ -89,6 +92,7 @@ class Options:
         switch("spill", self.spill)
         one_of("client_weights", self.client_weights, ("uniform", "samples"))
         one_of("same_name", self.same_name, ("first", "latest"))
+        self.forget_unnamed = whole("forget_unnamed", self.forget_unnamed)
         self.failure_limit = whole("failure_limit", self.failure_limit, 1)
         require("spill", self.spill, not self.spill or self.directory is not None, "False without a directory")
         self._check_flowers()
