@@ -28,6 +28,7 @@ LAYERS = [
     {"runs"},
     {"plots", "testing"},
     {"audit", "simulation"},
+    {"operation"},
     {"cli"},
     {"__main__"},
 ]

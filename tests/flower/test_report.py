@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -156,3 +157,11 @@ def test_a_bad_option_is_one_line(make, message):
     with pytest.raises(ConfigError, match=f"^{message}") as raised:
         make()
     assert "\n" not in str(raised.value)
+
+
+def test_the_log_says_when_rounds_closed_and_how_many_there_will_be(directory):
+    lines = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
+    times = [line["time"] for line in lines]
+    assert times == sorted(times)
+    assert abs(times[-1] - time.time()) < 3600
+    assert {line["of"] for line in lines} == {6}

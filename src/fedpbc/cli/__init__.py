@@ -1,4 +1,4 @@
-"""The command line: fedpbc run, merge, links, list, report, audit, theory; a file each."""
+"""The command line: fedpbc run, merge, links, list, report, audit, theory, flower; a file each."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from fedpbc import __version__
-from fedpbc.cli import audit, links, listing, merge, report, run, theory
+from fedpbc.cli import audit, flower, links, listing, merge, report, run, theory
 from fedpbc.errors import EXTRAS, ConfigError, FedpbcError, MissingPackage
 
 
@@ -88,5 +88,14 @@ def _cli() -> None:
     """Federated learning over links that fail: simulate FedAvg, FedPBC and what comes between."""
 
 
-for _command in (run.run, merge.merge, links.links, listing.list_, report.report, audit.audit, theory.theory):
+for _command in (
+    run.run,
+    merge.merge,
+    links.links,
+    listing.list_,
+    report.report,
+    audit.audit,
+    theory.theory,
+    flower.flower,
+):
     _cli.add_command(_command)

@@ -121,7 +121,7 @@ def _say_why(federation: Federation, left_out: LeftOut) -> None:
 
 def _write(federation: Federation, metrics: MetricRecord | None) -> None:
     """One line for the log, one each for the journals."""
-    more = {"left_out": federation.failures.left_out, "bases": len(federation.bases.names())}
+    more = {"left_out": federation.failures.left_out, "bases": len(federation.bases.names()), "of": federation.target}
     line = federation.summary_line = federation.ledger.summary(len(federation.roster)) | more
     log.info("round %d: %s", federation.round + 1, describe(line))
     chosen = {} if federation.ledger.chosen is None else {"chosen": len(federation.ledger.chosen)}

@@ -59,6 +59,8 @@ class Federation:
         """Who was heard in the last round that was closed."""
         self.summary_line: dict[str, Any] = {}
         """Its line in metrics.jsonl."""
+        self.target: int | None = None
+        """How many rounds there will be, where our own loop runs them."""
         self.done = 0
         """Rounds that are closed."""
         self._now: Round | None = None

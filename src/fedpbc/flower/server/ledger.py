@@ -225,6 +225,7 @@ class Ledger:
         trained = [reply.answer.trained for reply in self.replies.values()]
         return {
             "round": self.round,
+            "time": round(time.time(), 3),
             "active": len(self.replies),
             "known": known,
             "asked": len({a.client.name for a in self.asked if a.client}),

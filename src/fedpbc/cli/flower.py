@@ -1,0 +1,97 @@
+"""fedpbc flower: federations on real machines, as their operators run them."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from fedpbc.errors import ConfigError
+
+if TYPE_CHECKING:
+    from fedpbc.operation.watch import Watch
+
+
+@click.group()
+def flower() -> None:
+    """Operate federations on real machines (docs/deployment.md)."""
+
+
+@flower.command()
+@click.argument("directory", type=click.Path(path_type=Path))
+@click.option("--once", is_flag=True, help="Show it once and end; status 3 when an alert is raised.")
+@click.option("--every", type=float, default=5.0, show_default=True, metavar="S", help="Seconds between two looks.")
+@click.option("--html", "out", type=click.Path(path_type=Path), metavar="FILE", help="The same as a page, rewritten.")
+@click.option(
+    "--prometheus",
+    "metrics",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Numbers for node_exporter (.prom).",
+)
+@click.option("--silent-rounds", type=click.IntRange(1), default=20, show_default=True, metavar="N", help="FED101.")
+@click.option("--repeats", type=click.IntRange(1), default=5, show_default=True, metavar="N", help="FED102.")
+@click.option("--bias", type=click.FloatRange(0, 1), default=0.14, show_default=True, metavar="TV", help="FED103.")
+@click.option("--stalled", type=click.FloatRange(0), default=3600.0, show_default=True, metavar="S", help="FED104.")
+def watch(
+    directory: Path, once: bool, every: float, out: Path | None, metrics: Path | None, silent_rounds: int,
+    repeats: int, bias: float, stalled: float,
+) -> None:  # fmt: skip
+    """Who is heard, who lags, how fast it goes, what needs somebody: live, from the DIRECTORY of a strategy."""
+    from fedpbc.operation.alerts import Limits
+    from fedpbc.operation.watch import Watch
+
+    if not 0.1 <= every <= 3600:
+        raise ConfigError(f"--every {every:g}: must be from 0.1 to 3600 seconds")
+    for option, path in (("--html", out), ("--prometheus", metrics)):
+        if path is not None and not path.absolute().parent.is_dir():
+            raise ConfigError(f"{option} {path}: {path.absolute().parent} is no directory")
+    seen = Watch(directory, Limits(silent_rounds, repeats, bias, stalled), out, metrics, every)
+    if once:
+        _once(seen)
+    else:
+        _live(seen)
+
+
+def _once(seen: Watch) -> None:
+    import sys
+
+    from fedpbc.cli.common import console
+    from fedpbc.operation.views import terminal
+
+    seen.look()
+    console().print(terminal(seen.standing, seen.raised()))
+    if seen.alerts.raised:
+        sys.exit(3)
+
+
+def _live(seen: Watch) -> None:
+    """A table where a person looks; else lines: a round, an alert."""
+    import sys
+
+    from rich.console import Console
+    from rich.live import Live
+
+    from fedpbc.operation.views import headline, terminal
+
+    rounds = -1
+    if not sys.stdout.isatty():
+        while True:
+            for line in seen.look():
+                click.echo(line)
+            if seen.standing.rounds != rounds:
+                rounds = seen.standing.rounds
+                click.echo(headline(seen.standing))
+            time.sleep(seen.every)
+    said: list[str] = []
+    try:
+        with Live(console=Console(), screen=False, auto_refresh=False) as live:
+            while True:
+                said += seen.look()
+                live.update(terminal(seen.standing, seen.raised()), refresh=True)
+                time.sleep(seen.every)
+    except KeyboardInterrupt:
+        for line in said:
+            click.echo(line)
