@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fedpbc.errors import ConfigError
+from fedpbc.errors import ConfigError, FedpbcError
 
 if TYPE_CHECKING:
     from fedpbc.operation.watch import Watch
@@ -53,6 +53,74 @@ def watch(
         _once(seen)
     else:
         _live(seen)
+
+
+@flower.command()
+@click.argument("app", type=click.Path(path_type=Path))
+@click.argument("superlink", required=False)
+@click.option(
+    "--directory",
+    required=True,
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Of the strategy: each run is given it, and goes on from its checkpoint.",
+)
+@click.option("--directory-key", default="directory", show_default=True, metavar="KEY", help="What the app calls it.")
+@click.option("--run-config", "-c", multiple=True, metavar="'K=V ...'", help="As of flwr run; several add up.")
+@click.option("--every", type=click.FloatRange(0.1, 3600), default=10.0, show_default=True, metavar="S", help="Look.")
+@click.option(
+    "--silent",
+    type=click.FloatRange(1),
+    default=1800.0,
+    show_default=True,
+    metavar="S",
+    help="A run that closes no round for so long is silent.",
+)
+@click.option("--stop-silent", is_flag=True, help="Stop a silent run and submit it again.")
+@click.option(
+    "--give-up", type=click.IntRange(0), default=10, show_default=True, metavar="N",
+    help="End after so many failures in a row without a round in between; 0: never.",
+)  # fmt: skip
+def run(
+    app: Path, superlink: str | None, directory: Path, directory_key: str, run_config: tuple[str, ...], every: float,
+    silent: float, stop_silent: bool, give_up: int,
+) -> None:  # fmt: skip
+    """Keep the APP's run going at SUPERLINK: submit it again when it failed, wait for SuperLinks that are away."""
+    from fedpbc.io.lock import Lock
+    from fedpbc.operation.flwr import Command
+    from fedpbc.operation.supervisor import Patience, Supervisor
+
+    _require_key(app, directory_key)
+    path = str(directory.absolute())
+    if "'" in path or not path.isprintable():
+        raise ConfigError(f"--directory {directory}: must be printable, without an apostrophe")
+    directory.mkdir(parents=True, exist_ok=True)
+    lock = Lock(directory / ".supervisor.lock", f"--directory {directory}: another supervisor is at work there")
+    flwr = Command(str(app), superlink, [*run_config, f"{directory_key}='{path}'"])
+    supervisor = Supervisor(flwr, directory, Patience(every, silent, stop_silent, give_up), click.echo)
+    try:
+        supervisor.run()
+    except KeyboardInterrupt:
+        raise FedpbcError("the supervisor ends, the run does not: the same command goes on with it") from None
+    finally:
+        lock.release()
+
+
+def _require_key(app: Path, key: str) -> None:
+    """Raise ConfigError unless APP is an app whose run config has this key."""
+    import tomllib
+
+    path = app / "pyproject.toml"
+    try:
+        found = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    config = found.get("tool", {}).get("flwr", {}).get("app", {}).get("config", {})
+    if key not in config:
+        what = "its server app must hand it to the strategy, or no run can go on from the one before"
+        raise ConfigError(
+            f"{path}: has no {key} under [tool.flwr.app.config]: {what} (--directory-key for another name)"
+        )
 
 
 def _once(seen: Watch) -> None:

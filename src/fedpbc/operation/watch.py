@@ -33,7 +33,7 @@ class Watch:
         now = clock()
         said = self.alerts.look(self.standing, now)
         if self.out is not None:
-            title = f"federation {self.logs.directory.resolve().name}"
+            title = self.logs.directory.resolve().name
             write_text(self.out, page(self.standing, self.raised(), title, self.every, now))
         if self.metrics is not None:
             write_text(self.metrics, prometheus.text(self.standing, self.alerts.counts()))
