@@ -100,8 +100,8 @@ class Supervisor:
                 self.flwr.reachable()
             except Failed as failed:
                 if self._clock() - said >= HOUR:
+                    away = "" if said == -HOUR else f" for {duration(self._clock() - began)}"
                     said = self._clock()
-                    away = "" if said == began else f" for {duration(said - began)}"
                     self.say(f"the SuperLink does not answer{away} ({failed}): waiting for it")
                 self._sleep(pause)
                 pause = min(2 * pause, 60.0)
