@@ -33,6 +33,7 @@ def main(grid, context):
         min_available_nodes=config["clients"],
         directory=directory,
         fraction_evaluate=0.0,
+        min_replies=config["min-replies"] or None,
     )
     before, models = len(rounds_of(directory)), {}
 
