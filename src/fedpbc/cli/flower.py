@@ -106,6 +106,17 @@ def run(
         lock.release()
 
 
+@flower.command()
+@click.argument("app", type=click.Path(path_type=Path))
+def new(app: Path) -> None:
+    """Write a new Flower app into the folder APP: NumPy, a strategy by name, every option in its run config."""
+    from fedpbc.operation.new import new_app
+
+    for path in new_app(app):
+        click.echo(path)
+    click.echo(f"yours to change: task.py; then: cd {app} && flwr run . --stream")
+
+
 def _require_key(app: Path, key: str) -> None:
     """Raise ConfigError unless APP is an app whose run config has this key."""
     import tomllib
