@@ -22,7 +22,7 @@ from waiting import PATIENCE, wait_until
 import fedpbc
 from fedpbc.audit import audit, read_log
 
-CLIENTS, MIN_REPLIES = 10, 0.7
+CLIENTS, MIN_REPLIES, AT_START = 10, 0.7, 6
 MINUTES = float(os.environ.get("FEDPBC_LONG_MINUTES", "60"))
 SEED = int(os.environ.get("FEDPBC_LONG_SEED", "1"))
 MOST_AT_ONCE = 3
@@ -90,7 +90,7 @@ def test_an_hour_under_the_supervisor_is_algorithm_2(local_deployment, tmp_path)
         for node in range(CLIENTS):
             deployment.start_supernode(node)
         deployment.wait_until_connected()
-        config = f"clients={CLIENTS} marks='{deployed.marks}' min-replies={MIN_REPLIES}"
+        config = f"clients={CLIENTS} marks='{deployed.marks}' min-replies={MIN_REPLIES} at-start={AT_START}"
         command = [sys.executable, "-m", "fedpbc", "flower", "run", str(APP), local_deployment.CONNECTION]
         with open(tmp_path / "supervisor.log", "w") as log:
             supervisor = subprocess.Popen(
