@@ -131,7 +131,7 @@ def test_every_hour_it_says_how_it_is(tmp_path):
     link = SuperLink(
         tmp_path / "f", [(0, "running", 0), *((t * 60.0, "running", t) for t in range(1, 200)), (12000, DONE, 200)]
     )
-    link.supervise().run()
+    link.supervise(every=60.0).run()
     hourly = [line for line in link.said().splitlines() if "closed in the last hour" in line]
     assert hourly == [
         "run 1 is running: round 60, 60 closed in the last hour",
