@@ -103,7 +103,14 @@ def test_failures_in_a_row_wait_longer_and_end_it(tmp_path):
 
 
 def test_a_superlink_that_is_away_is_waited_for(tmp_path):
-    story = [(0, AWAY, 0), (40, "running", 0), (100, AWAY, 3), (100 + 3 * HOUR, "running", 3), (4 * HOUR, DONE, 9)]
+    story = [
+        (0, AWAY, 0),
+        (40, "running", 0),
+        (60, "running", 3),
+        (100, AWAY, 3),
+        (100 + 3 * HOUR, "running", 3),
+        (4 * HOUR, DONE, 9),
+    ]
     link = SuperLink(tmp_path / "f", story)
     link.supervise(silent=HOUR).run()
     assert len(link.runs) == 1

@@ -35,6 +35,8 @@ class Chaos:
     def __init__(self, deployed: Deployed, rng: random.Random) -> None:
         self.deployed, self.deployment, self.rng = deployed, deployed.deployment, rng
         self.hit: Counter[str] = Counter()
+        self.at_server = 0
+        """Rounds that were closed when a server was killed last: the next one may close two, however slow it is."""
         self.undo: list[tuple[float, int, object]] = []
         """(when, client, how)."""
 
@@ -62,6 +64,8 @@ class Chaos:
             mark = self.mark("hold" if fault == "lag" else "lie", client)
             mark.touch()
             undo = mark.unlink
+        elif self.deployed.closed() < self.at_server + 2:
+            return
         elif self.rng.random() < 0.3:
             fault = "superlink"
             deployment.kill_superlink()
@@ -69,6 +73,8 @@ class Chaos:
         elif not deployment.kill_serverapp():
             return
         self.hit[fault] += 1
+        if fault in ("server", "superlink"):
+            self.at_server = self.deployed.closed()
         self.undo.append((time.monotonic() + self.rng.uniform(5, 40), client, undo))
 
     def end(self, everything: bool = False) -> None:
