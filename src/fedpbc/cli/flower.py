@@ -39,7 +39,10 @@ def watch(
     directory: Path, once: bool, every: float, out: Path | None, metrics: Path | None, silent_rounds: int,
     repeats: int, bias: float, stalled: float,
 ) -> None:  # fmt: skip
-    """Who is heard, who lags, how fast it goes, what needs somebody: live, from the DIRECTORY of a strategy."""
+    """Show a federation live.
+
+    Who is heard, who lags and by how much, how fast it goes, what needs somebody: from the DIRECTORY of a strategy.
+    """
     from fedpbc.operation.alerts import Limits
     from fedpbc.operation.watch import Watch
 
@@ -67,7 +70,14 @@ def watch(
 )
 @click.option("--directory-key", default="directory", show_default=True, metavar="KEY", help="What the app calls it.")
 @click.option("--run-config", "-c", multiple=True, metavar="'K=V ...'", help="As of flwr run; several add up.")
-@click.option("--every", type=click.FloatRange(0.1, 3600), default=10.0, show_default=True, metavar="S", help="Look.")
+@click.option(
+    "--every",
+    type=click.FloatRange(0.1, 3600),
+    default=10.0,
+    show_default=True,
+    metavar="S",
+    help="Seconds between two looks.",
+)
 @click.option(
     "--silent",
     type=click.FloatRange(1),
@@ -85,7 +95,10 @@ def run(
     app: Path, superlink: str | None, directory: Path, directory_key: str, run_config: tuple[str, ...], every: float,
     silent: float, stop_silent: bool, give_up: int,
 ) -> None:  # fmt: skip
-    """Keep the APP's run going at SUPERLINK: submit it again when it failed, wait for SuperLinks that are away."""
+    """Keep the run of an app going.
+
+    Submits APP at SUPERLINK, again when it failed, and waits for a SuperLink that is away.
+    """
     from fedpbc.io.lock import Lock
     from fedpbc.operation.flwr import Command
     from fedpbc.operation.supervisor import Patience, Supervisor
@@ -109,7 +122,10 @@ def run(
 @flower.command()
 @click.argument("app", type=click.Path(path_type=Path))
 def new(app: Path) -> None:
-    """Write a new Flower app into the folder APP: NumPy, a strategy by name, every option in its run config."""
+    """Write a new Flower app.
+
+    Into the folder APP: NumPy, a strategy by name, every option in its run config.
+    """
     from fedpbc.operation.new import new_app
 
     for path in new_app(app):
@@ -147,30 +163,39 @@ def _once(seen: Watch) -> None:
 
 
 def _live(seen: Watch) -> None:
-    """A table where a person looks; else lines: a round, an alert."""
+    """Until Ctrl-C: a table where a person looks; else lines: a round, an alert."""
     import sys
+    from contextlib import suppress
 
+    with suppress(KeyboardInterrupt):
+        if sys.stdout.isatty():
+            _table(seen)
+        else:
+            _lines(seen)
+
+
+def _table(seen: Watch) -> None:
     from rich.console import Console
     from rich.live import Live
 
-    from fedpbc.operation.views import headline, terminal
+    from fedpbc.operation.views import terminal
 
-    rounds = -1
-    if not sys.stdout.isatty():
+    with Live(console=Console(), auto_refresh=False) as live:
         while True:
             for line in seen.look():
-                click.echo(line)
-            if seen.standing.rounds != rounds:
-                rounds = seen.standing.rounds
-                click.echo(headline(seen.standing))
+                live.console.print(line, markup=False, highlight=False)
+            live.update(terminal(seen.standing, seen.raised()), refresh=True)
             time.sleep(seen.every)
-    said: list[str] = []
-    try:
-        with Live(console=Console(), screen=False, auto_refresh=False) as live:
-            while True:
-                said += seen.look()
-                live.update(terminal(seen.standing, seen.raised()), refresh=True)
-                time.sleep(seen.every)
-    except KeyboardInterrupt:
-        for line in said:
+
+
+def _lines(seen: Watch) -> None:
+    from fedpbc.operation.views import headline
+
+    rounds = -1
+    while True:
+        for line in seen.look():
             click.echo(line)
+        if seen.standing.rounds != rounds:
+            rounds = seen.standing.rounds
+            click.echo(headline(seen.standing))
+        time.sleep(seen.every)
