@@ -28,11 +28,11 @@ def ask(federation: Federation, grid: Grid, identify_only: bool = False) -> Iter
     roster, ledger = federation.roster, federation.ledger
     nodes = federation.keys = {node.node_id: node.public_key.hex() for node in grid.get_nodes()}
     roster.settle(nodes, federation.round)
-    free = [node for node in nodes if not federation.stragglers.busy(node)]
-    unknown = [node for node in free if roster.unknown(node) and not ledger.tried(node, IDENTIFY)]
+    busy = federation.stragglers.busy()
+    unknown = [node for node in nodes if node not in busy and roster.unknown(node) and not ledger.tried(node, IDENTIFY)]
     groups: dict[str, list[Client]] = {}
-    for client in [] if identify_only else _clients(federation, nodes):
-        if client.node in free and not ledger.tried(client.node, TRAIN):
+    for client in [] if identify_only else _clients(federation, nodes, busy):
+        if client.node not in busy and not ledger.tried(client.node, TRAIN):
             groups.setdefault(client.base, []).append(client)
     ttl = max(1.0, ledger.deadline - time.monotonic())
     if unknown:
@@ -41,14 +41,14 @@ def ask(federation: Federation, grid: Grid, identify_only: bool = False) -> Iter
         yield [_train(federation, client, ttl) for client in clients]
 
 
-def _clients(federation: Federation, nodes: Iterable[int]) -> list[Client]:
+def _clients(federation: Federation, nodes: Iterable[int], busy: set[int]) -> list[Client]:
     """Those that live in these nodes and may be asked in this round; notes who of them is busy."""
     here, ledger, options = [c for c in map(federation.roster.at, nodes) if c], federation.ledger, federation.options
     if options.fraction_train < 1:
         if not ledger.chosen:
             ledger.chosen = choose((client.name for client in here), options, ledger.round)
         here = [client for client in here if client.name in ledger.chosen]
-    ledger.busy = {client.name for client in here if federation.stragglers.busy(client.node)}
+    ledger.busy = {client.name for client in here if client.node in busy}
     return here
 
 

@@ -8,10 +8,11 @@ from collections.abc import Iterable
 from flwr.app import ArrayRecord, Message, MetricRecord
 
 from fedpbc.flower.server.federation import Federation
-from fedpbc.flower.server.ledger import Reply, describe
+from fedpbc.flower.server.ledger import Reply
 from fedpbc.flower.server.metrics import LeftOut, average_metrics
 from fedpbc.flower.server.receiving import NOT_FINITE, accept, receive, refuse, weigh
 from fedpbc.flower.server.rule import Step
+from fedpbc.flower.server.words import describe
 from fedpbc.flower.wire.arrays import Model, sane
 
 log = logging.getLogger("flwr")

@@ -125,7 +125,8 @@ def exchange(federation: Federation, grid: Grid, messages: Iterable[Message]) ->
                 introduced = True
             else:
                 replies.append(message)
-                ledger.look(message)
+                if wanted is not None:
+                    ledger.look(message)
         now = time.monotonic()
         if ledger.enough(wanted):
             ledger.closed_early = bool(waiting or ledger.busy)

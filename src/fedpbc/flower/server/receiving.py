@@ -10,8 +10,8 @@ from flwr.app import ConfigRecord, Message
 
 from fedpbc.errors import shorten
 from fedpbc.flower.server.federation import Federation
-from fedpbc.flower.server.ledger import first_line
 from fedpbc.flower.server.metrics import samples_of
+from fedpbc.flower.server.words import first_line
 from fedpbc.flower.wire.arrays import Refused
 from fedpbc.flower.wire.protocol import RECORD
 from fedpbc.flower.wire.threads import share

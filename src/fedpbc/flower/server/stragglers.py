@@ -42,10 +42,10 @@ class Stragglers:
         self._late = {key: late for key, late in self._late.items() if now < late.until}
         return set(self._late)
 
-    def busy(self, node: int) -> bool:
-        """Whether this node works on an order of an earlier round."""
+    def busy(self) -> set[int]:
+        """The nodes that work on an order of an earlier round."""
         now = time.monotonic()
-        return any(late.asked.metadata.dst_node_id == node and now < late.until for late in self._late.values())
+        return {late.asked.metadata.dst_node_id for late in self._late.values() if now < late.until}
 
     def take(self, message: Message) -> Late | None:
         """What ``message`` answers too late: its node is free again. None when it answers nothing of the kind."""
