@@ -119,7 +119,7 @@ def run(out: Path) -> None:
     federation = out / "federation"
     config = {
         "strategy": "fedpbc", "num-clients": CLIENTS, "learning-rate": 0.05, "local-steps": 5,
-        "directory": str(federation), "cooldown": 0, "trace": "",
+        "directory": str(federation), "cooldown": 0, "trace": "", "pin-names": True,
     }  # fmt: skip
     with LocalDeployment(out / "deployment", [f"partition-id={i}" for i in range(CLIENTS)]) as deployment:
 

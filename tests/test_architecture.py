@@ -30,7 +30,7 @@ LAYERS = [
     {"compare", "testing"},
     {"plots"},
     {"audit", "simulation"},
-    {"tuning"},
+    {"tuning", "operation"},
     {"cli"},
     {"__main__"},
 ]

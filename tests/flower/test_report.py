@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -125,7 +126,20 @@ def test_a_directory_without_a_closed_round_is_one_line(fedpbc, tmp_path):
         (lambda: FedPBC(round_deadline="60"), r'round_deadline = "60": must be a number > 0'),
         (lambda: FedPBC(round_deadline=float("nan")), r"round_deadline = nan"),
         (lambda: FedPBC(round_deadline=1, poll_interval=2), r"poll_interval = 2: must be at most round_deadline"),
-        (lambda: FedPBC(round_deadline=60, fraction_train=0.5), r"fraction_train = 0.5: must be 1.0"),
+        (lambda: FedPBC(round_deadline=60, fraction_train=0), r"fraction_train = 0: must be a number > 0 and <= 1"),
+        (lambda: FedPBC(round_deadline=60, fraction_train=1.5), r"fraction_train = 1.5: must be a number in \[0, 1\]"),
+        (
+            lambda: FedPBC(round_deadline=60, min_replies=0),
+            r"min_replies = 0: must be an integer >= 1 \(so many\), or a",
+        ),
+        (lambda: FedPBC(round_deadline=60, min_replies=1.5), r"min_replies = 1.5: must be an integer >= 1"),
+        (lambda: FedPBC(round_deadline=60, min_replies=True), r"min_replies = true: must be an integer >= 1"),
+        (lambda: FedPBC(round_deadline=60, num_clients=3, min_replies=4), r"min_replies = 4: must be at most num_cl"),
+        (lambda: FedPBC(round_deadline=60, selection_seed=-1), r"selection_seed = -1: must be an integer >= 0"),
+        (
+            lambda: FedAU(round_deadline=60, num_clients=99, fraction_train=0.02),
+            r"cutoff = 50: must be 0, or more than",
+        ),
         (lambda: FedPBC(round_deadline=60, max_catchup=-1), r"max_catchup = -1: must be an integer >= 0"),
         (lambda: FedPBC(round_deadline=60, newcomers="later"), r'newcomers = "later": must be "start" or "now"'),
         (lambda: FedPBC(round_deadline=60, spill=True), r"spill = true: must be False without a directory"),
@@ -149,3 +163,11 @@ def test_a_bad_option_is_one_line(make, message):
     with pytest.raises(ConfigError, match=f"^{message}") as raised:
         make()
     assert "\n" not in str(raised.value)
+
+
+def test_the_log_says_when_rounds_closed_and_how_many_there_will_be(directory):
+    lines = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
+    times = [line["time"] for line in lines]
+    assert times == sorted(times)
+    assert abs(times[-1] - time.time()) < 3600
+    assert {line["of"] for line in lines} == {6}

@@ -14,8 +14,8 @@ from flwr.app import Context, Error, Message, MetricRecord, RecordDict
 
 from fedpbc.flower import InProcessGrid, fedpbc_mod
 from fedpbc.flower.server import exchange
-from fedpbc.flower.server.ledger import first_line
 from fedpbc.flower.server.reasons import MOST_KINDS, Reasons, listed
+from fedpbc.flower.server.words import first_line
 from fedpbc.flower.wire.protocol import Order
 
 M = 4

@@ -22,6 +22,7 @@ def make_strategy(config: UserConfig) -> UnreliableClients:
         min_available_nodes=int(config["num-clients"]),
         directory=str(config["directory"]) or None,
         cooldown=int(config["cooldown"]),
+        pin_names=bool(config["pin-names"]),
         fraction_evaluate=0.0,
         **options,
     )

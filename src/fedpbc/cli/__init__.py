@@ -1,4 +1,4 @@
-"""The command line: fedpbc run, tune, merge, data, links, list, report, export, audit, theory; a file each."""
+"""The command line: fedpbc run, tune, merge, data, links, list, report, export, audit, theory, flower."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from fedpbc import __version__
-from fedpbc.cli import audit, data, export, links, listing, merge, report, run, theory, tune
+from fedpbc.cli import audit, data, export, flower, links, listing, merge, report, run, theory, tune
 from fedpbc.errors import EXTRAS, ConfigError, FedpbcError, MissingPackage
 
 
@@ -90,6 +90,6 @@ def _cli() -> None:
 
 for _command in (
     run.run, tune.tune, merge.merge, data.data, links.links, listing.list_, report.report, export.export, audit.audit,
-    theory.theory,
+    theory.theory, flower.flower,
 ):  # fmt: skip
     _cli.add_command(_command)

@@ -30,6 +30,7 @@ from fedpbc.flower.client.correction import DriftCorrection as DriftCorrection
 from fedpbc.flower.client.correction import drift_correction as drift_correction
 from fedpbc.flower.client.mod import fedpbc_mod as fedpbc_mod
 from fedpbc.flower.rehearsal.grid import InProcessGrid as InProcessGrid
+from fedpbc.flower.rehearsal.replay import replay_check as replay_check
 from fedpbc.flower.rehearsal.trace import drop_by_trace as drop_by_trace
 from fedpbc.flower.strategy import UnreliableClients as UnreliableClients
 

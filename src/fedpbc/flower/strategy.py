@@ -30,7 +30,7 @@ log = logging.getLogger("flwr")
 
 @dataclass(kw_only=True, eq=False)
 class UnreliableClients(Options, Strategy):
-    """The strategy: every client is asked every round, and A^t are those heard before the deadline.
+    """The strategy: every client, or a share, is asked every round, and A^t are those heard before it closes.
 
     A method is a subclass with its ``method`` (the name in logs, checkpoints and ``STRATEGIES``), its own options as
     dataclass fields, and ``make_rule``. Raises ConfigError for options that are not allowed.
@@ -45,6 +45,10 @@ class UnreliableClients(Options, Strategy):
         """Raises ConfigError for options that are not allowed."""
         super().__post_init__()
         self.rule = self.make_rule()
+        if self.client_weights == "samples" and self.rule.unweighted:
+            raise ConfigError(
+                f'client_weights = "samples": must be "uniform" for {self.method}: {self.rule.unweighted}'
+            )
         self.own_loop = False
         """Our own loop runs the rounds, not Flower's."""
 
@@ -121,6 +125,8 @@ class UnreliableClients(Options, Strategy):
         """Under Flower's own loop nothing was prepared."""
         if self.cooldown:
             raise ConfigError(f"cooldown = {self.cooldown}: needs the start() of this strategy")
+        if self.min_replies is not None:
+            raise ConfigError(f"min_replies = {self.min_replies}: needs the start() of this strategy")
         if self.prepare(arrays).done > 0:
             raise ConfigError(f"directory = {self.directory}: holds a checkpoint, go on with start() of this strategy")
         gather(self.federation, grid)
@@ -149,6 +155,10 @@ class UnreliableClients(Options, Strategy):
 
     def summary(self) -> None:
         """Say in the log what will be done."""
-        log.info("\t├──> Rounds close after %g s; every client is asked every round", self.round_deadline)
+        part = self.fraction_train
+        asked = "every client is" if part == 1 else f"a share of {part:g} of the clients is"
+        k = self.min_replies
+        early = "" if k is None else f" or {k} replies" if isinstance(k, int) else f" or replies of a share of {k:g}"
+        log.info("\t├──> Rounds close after %g s%s; %s asked every round", self.round_deadline, early, asked)
         log.info("\t├──> Wait for %d clients at the start", self.clients_at_start)
         log.info("\t└──> %s", f"Kept in {self.directory}" if self.directory else "Nothing is kept: no directory given")

@@ -3,19 +3,31 @@
 The a_i differ, so that every x^t depends on who was heard before; with equal ones the mean of all models would not.
 """
 
+import json
 import time
 from pathlib import Path
 
 import numpy as np
-from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 from fedpbc.flower import fedpbc_mod
 
 app = ClientApp()
+FUTURE = 10**12
 
 
-@app.train(mods=[fedpbc_mod])
+def lie(message, context, call_next):
+    """While there is a file ``lie-NAME``, the answer is of a round of the future."""
+    reply = call_next(message, context)
+    lying = (Path(context.run_config["marks"]) / f"lie-{context.node_config['client-id']}").exists()
+    if lying and reply.has_content() and "answer" in reply.content["fedpbc"]:
+        said = json.loads(reply.content["fedpbc"]["answer"])
+        reply.content["fedpbc"] = ConfigRecord({"answer": json.dumps(said | {"round": FUTURE})})
+    return reply
+
+
+@app.train(mods=[lie, fedpbc_mod])
 def train(message, context):
     name, config = context.node_config["client-id"], context.run_config
     i = int(name.removeprefix("client-"))

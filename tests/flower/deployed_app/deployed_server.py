@@ -30,9 +30,10 @@ def main(grid, context):
     strategy = FedPBC(
         round_deadline=config["first-deadline"],
         num_clients=config["clients"],
-        min_available_nodes=config["clients"],
+        min_available_nodes=config["at-start"] or config["clients"],
         directory=directory,
         fraction_evaluate=0.0,
+        min_replies=config["min-replies"] or None,
     )
     before, models = len(rounds_of(directory)), {}
 

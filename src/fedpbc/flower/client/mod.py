@@ -15,6 +15,7 @@ from fedpbc.errors import shorten
 from fedpbc.flower.client.kept import Kept
 from fedpbc.flower.wire.arrays import models_of, sane
 from fedpbc.flower.wire.protocol import (
+    CORRECTION,
     IDENTIFY,
     RECORD,
     SERVER_ROUND,
@@ -125,6 +126,8 @@ class _Replay:
         own = {self.order.config_key: config, self.order.arrays_key: self.arrays, RECORD: told}
         content = bundle(dict(message.content.items()) | own)
         self.kept.prepare(content)
+        if CORRECTION not in content:  # Flower's mods for privacy take one ArrayRecord and one ConfigRecord
+            del content[RECORD]
         message.content = content
         reply = self.call_next(message, self.context)
         if not reply.has_error():

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from fedpbc.algorithms.fedau import weighting
 from fedpbc.flower.methods.common.weights import WeightedRule
-from fedpbc.flower.server.checks import given, whole
+from fedpbc.flower.server.checks import given, intervals_may_end, whole
 from fedpbc.flower.server.rule import Rule
 from fedpbc.flower.strategy import UnreliableClients
 
@@ -30,6 +30,7 @@ class FedAU(UnreliableClients):
         """The rule; raises ConfigError."""
         given(self.method, self.num_clients)
         self.cutoff = whole("cutoff", self.cutoff)
+        intervals_may_end(self.cutoff, self.fraction_train)
         return FedAURule(self.cutoff)
 
 

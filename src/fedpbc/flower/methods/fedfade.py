@@ -17,10 +17,10 @@ from fedpbc.flower.methods.common.sweep import Block, Sweep
 from fedpbc.flower.methods.common.tables import Tables
 from fedpbc.flower.methods.common.updates import check_direction, check_steps, lengths
 from fedpbc.flower.server.checkpoint import Pieces
-from fedpbc.flower.server.checks import given, one_of, positive, require, share, whole
+from fedpbc.flower.server.checks import given, intervals_may_end, one_of, positive, require, share, whole
 from fedpbc.flower.server.ledger import Reply
 from fedpbc.flower.server.roster import Client
-from fedpbc.flower.server.rule import Read, Round, Rule, Step
+from fedpbc.flower.server.rule import SCALE_THE_LOSS, Read, Round, Rule, Step
 from fedpbc.flower.strategy import UnreliableClients
 from fedpbc.flower.wire.arrays import Layout, Model, to_record
 from fedpbc.flower.wire.protocol import AROUND, CONTROL_VARIATE, CORRECTION, FADING
@@ -72,6 +72,8 @@ class FedFade(UnreliableClients):
         else:
             self.fading = share("fading", self.fading)
         self.cutoff = whole("cutoff", self.cutoff)
+        if self.weights == "intervals":
+            intervals_may_end(self.cutoff, self.fraction_train)
         return FedFadeRule(self)
 
 
@@ -99,6 +101,7 @@ class FedFadeRule(Rule):
     """The weighted step, and controls that fade."""
 
     remembers = True
+    unweighted = f"control variates are of each client's own gradients, which the server cannot scale; {SCALE_THE_LOSS}"
 
     def __init__(self, options: FedFade) -> None:
         """Raises ConfigError."""

@@ -10,7 +10,7 @@ from fedpbc.flower.server.checks import one_of, whole
 from fedpbc.flower.server.failures import Failures, Trouble
 from fedpbc.flower.server.ledger import Reply
 from fedpbc.flower.server.roster import Client
-from fedpbc.flower.server.rule import Round, Rule, Step
+from fedpbc.flower.server.rule import SCALE_THE_LOSS, Round, Rule, Step
 from fedpbc.flower.strategy import UnreliableClients
 
 Newcomers = Literal["start", "now"]
@@ -59,6 +59,10 @@ class FedPBCRule(Rule):
     """The mean of the replies; each client goes on from the last model it helped to form."""
 
     replays = True
+    unweighted = (
+        "the mixing matrix would not be doubly stochastic, and the mean of all models would move with the links; "
+        f"{SCALE_THE_LOSS}"
+    )
 
     def __init__(self, max_catchup: int, newcomers: Newcomers, on_failure: OnFailure) -> None:
         """Raises ConfigError."""

@@ -13,7 +13,7 @@ from fedpbc.flower.methods.common.sweep import Block, Sweep
 from fedpbc.flower.methods.common.tables import Tables
 from fedpbc.flower.methods.common.weights import Weights
 from fedpbc.flower.server.checkpoint import Pieces
-from fedpbc.flower.server.checks import given, one_of, positive, share, whole
+from fedpbc.flower.server.checks import given, intervals_may_end, one_of, positive, share, whole
 from fedpbc.flower.server.ledger import Reply
 from fedpbc.flower.server.rule import Read, Round, Rule, Step
 from fedpbc.flower.strategy import UnreliableClients
@@ -45,6 +45,8 @@ class FedStale(UnreliableClients):
         given(self.method, self.num_clients)
         self.beta, self.cutoff = share("beta", self.beta), whole("cutoff", self.cutoff)
         one_of("weights", self.weights, ("intervals", "mean"))
+        if self.weights == "intervals":
+            intervals_may_end(self.cutoff, self.fraction_train)
         self.server_learning_rate = positive("server_learning_rate", self.server_learning_rate)
         return FedStaleRule(self)
 
@@ -53,6 +55,7 @@ class FedStaleRule(Rule):
     """FedAvg or FedAU that takes a part of what is known of everybody along."""
 
     remembers = True
+    unweighted = ""
 
     def __init__(self, options: FedStale) -> None:
         self.beta, self.rate, self.cutoff = options.beta, options.server_learning_rate, options.cutoff

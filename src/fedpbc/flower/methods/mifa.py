@@ -67,7 +67,7 @@ class MIFARule(LatestUpdates):
 
     def check(self, round: Round, reply: Reply) -> None:
         """Raise Refused when G_i would be too large to compute with."""
-        check_direction(self.layout, reply, round.model, round.largest, self.rate(round.t))
+        check_direction(self.layout, reply, round.model, round.largest, self.rate(round.t) / max(reply.weight, 1.0))
 
     def step_by_server(self, round: Round, replies: list[Reply]) -> Step:
         """x^(t+1) = x^t - (eta_t/m) sum_i G_i with the G_i after round t, in an empty round too."""

@@ -15,7 +15,7 @@ from fedpbc.flower.server.checkpoint import Pieces
 from fedpbc.flower.server.checks import given, one_of, positive
 from fedpbc.flower.server.ledger import Reply
 from fedpbc.flower.server.roster import Client
-from fedpbc.flower.server.rule import Read, Round, Rule, Step
+from fedpbc.flower.server.rule import SCALE_THE_LOSS, Read, Round, Rule, Step
 from fedpbc.flower.strategy import UnreliableClients
 from fedpbc.flower.wire.arrays import Layout
 from fedpbc.flower.wire.protocol import CONTROL_VARIATE, CORRECTION
@@ -52,6 +52,7 @@ class SCAFFOLDRule(Rule):
     """The mean over those heard, and the control variates that take the drift out of local steps."""
 
     remembers = True
+    unweighted = f"control variates are of each client's own gradients, which the server cannot scale; {SCALE_THE_LOSS}"
 
     def __init__(self, controls: Literal["server", "client"], server_learning_rate: float) -> None:
         """Raises ConfigError."""

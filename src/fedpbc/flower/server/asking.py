@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
@@ -12,6 +12,7 @@ from flwr.serverapp import Grid
 from fedpbc.flower.server.federation import Federation
 from fedpbc.flower.server.ledger import Ledger
 from fedpbc.flower.server.roster import Client
+from fedpbc.flower.server.selection import choose
 from fedpbc.flower.wire.protocol import BUFFERS, IDENTIFY, RECORD, SERVER_ROUND, TRAIN, Order, bundle
 
 
@@ -26,18 +27,29 @@ def ask(federation: Federation, grid: Grid, identify_only: bool = False) -> Iter
     """Messages to the nodes that are online and were not asked yet, those with the same arrays together."""
     roster, ledger = federation.roster, federation.ledger
     nodes = federation.keys = {node.node_id: node.public_key.hex() for node in grid.get_nodes()}
-    roster.settle(nodes)
-    unknown = [node for node in nodes if roster.unknown(node) and not ledger.tried(node, IDENTIFY)]
+    roster.settle(nodes, federation.round)
+    busy = federation.stragglers.busy()
+    unknown = [node for node in nodes if node not in busy and roster.unknown(node) and not ledger.tried(node, IDENTIFY)]
     groups: dict[str, list[Client]] = {}
-    for node in [] if identify_only else nodes:
-        client = roster.at(node)
-        if client is not None and not ledger.tried(node, TRAIN):
+    for client in [] if identify_only else _clients(federation, nodes, busy):
+        if client.node not in busy and not ledger.tried(client.node, TRAIN):
             groups.setdefault(client.base, []).append(client)
     ttl = max(1.0, ledger.deadline - time.monotonic())
     if unknown:
         yield [_identify(ledger, node, ttl) for node in unknown]
     for clients in groups.values():
         yield [_train(federation, client, ttl) for client in clients]
+
+
+def _clients(federation: Federation, nodes: Iterable[int], busy: set[int]) -> list[Client]:
+    """Those that live in these nodes and may be asked in this round; notes who of them is busy."""
+    here, ledger, options = [c for c in map(federation.roster.at, nodes) if c], federation.ledger, federation.options
+    if options.fraction_train < 1:
+        if not ledger.chosen:
+            ledger.chosen = choose((client.name for client in here), options, ledger.round)
+        here = [client for client in here if client.name in ledger.chosen]
+    ledger.busy = {client.name for client in here if client.node in busy}
+    return here
 
 
 def _identify(ledger: Ledger, node: int, ttl: float) -> Message:

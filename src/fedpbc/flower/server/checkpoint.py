@@ -147,9 +147,12 @@ class Logs:
     def __init__(self, directory: Path | None) -> None:
         self._journals = {name: Journal(directory / f"{name}.jsonl") for name in LOGS} if directory else {}
 
-    def round(self, summary: dict[str, Any], heard: list[str], train: Mapping[str, Any] | None) -> None:
-        """A round is closed: A^t for the audit, and its numbers."""
-        self._append("participation", {"round": summary["round"], "clients": heard})
+    def round(
+        self, summary: dict[str, Any], heard: list[str], train: Mapping[str, Any] | None, chosen: dict[str, int]
+    ) -> None:
+        """A round is closed: A^t for the audit, and its numbers. Both logs say when not everybody could be heard."""
+        early = {"closed": "early"} if summary["closed_early"] else {}
+        self._append("participation", {"round": summary["round"], "clients": heard, **early, **chosen})
         self._append("metrics", summary | {"train": dict(train or {})})
 
     def evaluation(self, line: dict[str, Any]) -> None:

@@ -23,6 +23,14 @@ def share(key: str, value: Any) -> float:
     return float(value)
 
 
+def count_or_share(key: str, value: Any) -> int | float:
+    """How many, an integer >= 1, or which share, a float in (0, 1]. Raises ConfigError."""
+    counts = isinstance(value, Integral) and _is_number(value) and 1 <= int(value) < 2**31
+    shares = not isinstance(value, Integral) and _is_number(value) and 0 < value <= 1
+    require(key, value, counts or shares, "an integer >= 1 (so many), or a float > 0 and <= 1.0 (a share)")
+    return int(value) if counts else float(value)
+
+
 def whole(key: str, value: Any, least: int = 0) -> int:
     """An integer of 31 bits that is not too small. Raises ConfigError."""
     good = isinstance(value, Integral) and _is_number(value) and least <= int(value) < 2**31
@@ -32,6 +40,12 @@ def whole(key: str, value: Any, least: int = 0) -> int:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def intervals_may_end(cutoff: int, fraction_train: float) -> None:
+    """Raise ConfigError where no client is asked often enough for its interval to end before ``cutoff`` cuts it."""
+    least = f"0, or more than 1/fraction_train = {1 / fraction_train:g}: no interval would end by itself"
+    require("cutoff", cutoff, not cutoff or fraction_train == 1 or cutoff * fraction_train > 1, least)
 
 
 def switch(key: str, value: Any) -> bool:

@@ -8,10 +8,11 @@ from collections.abc import Iterable
 from flwr.app import ArrayRecord, Message, MetricRecord
 
 from fedpbc.flower.server.federation import Federation
-from fedpbc.flower.server.ledger import Reply, describe, mean_of
+from fedpbc.flower.server.ledger import Reply, mean_of
 from fedpbc.flower.server.metrics import LeftOut, average_metrics
-from fedpbc.flower.server.receiving import NOT_FINITE, accept, receive, refuse
+from fedpbc.flower.server.receiving import NOT_FINITE, accept, receive, refuse, weigh
 from fedpbc.flower.server.rule import Step
+from fedpbc.flower.server.words import describe
 from fedpbc.flower.wire.arrays import Model, sane
 
 log = logging.getLogger("flwr")
@@ -25,6 +26,7 @@ def close_round(federation: Federation, messages: Iterable[Message]) -> tuple[Ar
     for message in messages:
         receive(federation, message)
     accept(federation)
+    weigh(federation)
     federation.ledger.close()
     (new, commit), heard = _form(federation)
     commit()
@@ -35,6 +37,7 @@ def close_round(federation: Federation, messages: Iterable[Message]) -> tuple[Ar
     for reply in heard:
         reply.client.version, reply.client.base = t + 1, bases.latest
     _note_failures(federation, heard)
+    federation.roster.forget(t, federation.options.forget_unnamed)
     bases.retain(_needed(federation))
     federation.configs.retain(_oldest(federation))
     federation.heard = [reply.client.name for reply in heard]
@@ -129,7 +132,8 @@ def _say_why(federation: Federation, left_out: LeftOut) -> None:
 
 def _write(federation: Federation, metrics: MetricRecord | None) -> None:
     """One line for the log, one each for the journals."""
-    more = {"left_out": federation.failures.left_out, "bases": len(federation.bases.names())}
+    more = {"left_out": federation.failures.left_out, "bases": len(federation.bases.names()), "of": federation.target}
     line = federation.summary_line = federation.ledger.summary(len(federation.roster)) | more
     log.info("round %d: %s", federation.round + 1, describe(line))
-    federation.logs.round(line, federation.heard, metrics)
+    chosen = {} if federation.ledger.chosen is None else {"chosen": len(federation.ledger.chosen)}
+    federation.logs.round(line, federation.heard, metrics, chosen)

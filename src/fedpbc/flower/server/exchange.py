@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from itertools import zip_longest
 
@@ -16,7 +16,7 @@ from fedpbc.flower.server.asking import ask
 from fedpbc.flower.server.federation import Federation
 from fedpbc.flower.server.ledger import Ledger
 from fedpbc.flower.server.reasons import listed
-from fedpbc.flower.server.receiving import introduces, receive
+from fedpbc.flower.server.receiving import came_late, introduces, receive
 from fedpbc.flower.wire.protocol import IDENTIFY, RECORD
 
 log = logging.getLogger("flwr")
@@ -65,6 +65,7 @@ def gather(federation: Federation, grid: Grid, limit: float = math.inf) -> None:
         nodes = list(grid.get_node_ids())
         met = sum(federation.roster.at(node) is not None for node in nodes)
         if met >= federation.options.clients_at_start or now - began > limit:
+            federation.stragglers.leave(ledger, waiting)
             return
         if _ask_late_ones_again(federation, asked, now):
             patience = max(patience, min(2 * patience, LONGEST_PATIENCE))
@@ -107,29 +108,42 @@ def _say_who_is_not(federation: Federation, nodes: list[int], asked: dict[int, _
 
 
 def exchange(federation: Federation, grid: Grid, messages: Iterable[Message]) -> list[Message]:
-    """The replies of the round: until all who were asked have answered, or the deadline. Newcomers are asked too."""
+    """The replies of the round: until all who were asked have answered, or ``min_replies`` of them, or the deadline.
+
+    Newcomers are asked too, and who was at work on an order of a round that closed early, as soon as it is free.
+    """
     replies: list[Message] = []
     waiting, ledger = push(grid, list(messages)), federation.ledger
-    looked = -float("inf")
+    looked, wanted = -float("inf"), federation.options.min_replies
     while True:
         introduced = False
-        for message in pull(grid, waiting):
-            if introduces(federation, message):
+        for message in pull(grid, waiting, federation.stragglers.ids()):
+            if came_late(federation, message):
+                introduced = True
+            elif introduces(federation, message):
                 receive(federation, message)
                 introduced = True
             else:
                 replies.append(message)
+                if wanted is not None:
+                    ledger.look(message)
         now = time.monotonic()
+        if ledger.enough(wanted):
+            ledger.closed_early = bool(waiting or ledger.busy)
+            break
         if introduced or now - looked > LOOK_FOR_NODES or not waiting:
             looked = now
             for group in ask(federation, grid):
                 waiting |= push(grid, group)
-        if now >= ledger.deadline or (not waiting and any(asked.client for asked in ledger.asked)):
-            return replies
-        if waiting and not introduced:
+        over = not waiting and any(asked.client for asked in ledger.asked) and not (wanted and ledger.busy)
+        if over or now >= ledger.deadline:
+            break
+        if (waiting or ledger.busy) and not introduced:
             _sleep_until(now + federation.options.poll_interval, ledger.deadline)
-        elif not waiting:
+        elif not waiting and not ledger.busy:
             _sleep_until(now + LOOK_FOR_NODES, ledger.deadline)
+    federation.stragglers.leave(ledger, waiting)
+    return replies
 
 
 def collect(grid: Grid, messages: list[Message], deadline: float, poll_interval: float) -> list[Message]:
@@ -154,9 +168,10 @@ def push(grid: Grid, messages: list[Message]) -> set[str]:
     return {message_id for message_id in ids if message_id}
 
 
-def pull(grid: Grid, waiting: set[str]) -> list[Message]:
-    """What has come; ``waiting`` loses its ids."""
-    messages = list(grid.pull_messages(set(waiting))) if waiting else []
+def pull(grid: Grid, waiting: set[str], others: Collection[str] = ()) -> list[Message]:
+    """What has come, of ``others`` too; ``waiting`` loses its ids."""
+    wanted = {*waiting, *others}
+    messages = list(grid.pull_messages(wanted)) if wanted else []
     waiting.difference_update(message.metadata.reply_to_message_id for message in messages)
     return messages
 

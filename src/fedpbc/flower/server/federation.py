@@ -18,6 +18,7 @@ from fedpbc.flower.server.options import Options
 from fedpbc.flower.server.reasons import Reasons
 from fedpbc.flower.server.roster import Roster
 from fedpbc.flower.server.rule import Round, Rule
+from fedpbc.flower.server.stragglers import Stragglers
 from fedpbc.flower.wire.arrays import Layout, Model, Refused, read_initial
 from fedpbc.flower.wire.protocol import FOREVER
 
@@ -48,12 +49,18 @@ class Federation:
         self.configs, self.failures = Configs(), Failures(options.failure_limit, rule.replays)
         self.keys: dict[int, str] = {}
         """The public keys of the nodes that are online, hexadecimal."""
+        self.samples: dict[str, float] = {}
+        """n_i as the clients last said, by name; where they weigh."""
+        self.stragglers = Stragglers()
+        """Who was not waited for in rounds that closed early."""
         self.evaluation = Ledger(0, 0.0)
         """The book of the last evaluation."""
         self.heard: list[str] = []
         """Who was heard in the last round that was closed."""
         self.summary_line: dict[str, Any] = {}
         """Its line in metrics.jsonl."""
+        self.target: int | None = None
+        """How many rounds there will be, where our own loop runs them."""
         self.done = 0
         """Rounds that are closed."""
         self._now: tuple[Round, Model] | None = None
@@ -107,7 +114,7 @@ class Federation:
             "settings": self._settings(), "rounds": self.done, "clients": self.roster.state(),
             "bases": self.bases.names(), "latest": self.bases.latest, "first_base": self.first_base,
             "memory": memory, "configs": self.configs.state(), "failures": self.failures.state(),
-            "logs": self.logs.marks(),
+            "logs": self.logs.marks(), "samples": self.samples,
         }  # fmt: skip
         models = {name: lambda name=name: self.bases.model(name) for name in self.bases.names()}
         self.checkpoint.save(state, {**models, **pieces})
@@ -116,9 +123,18 @@ class Federation:
         options, layout = self.options, self.layout
         common = {"num_clients": options.num_clients, "cooldown": options.cooldown, "pin_names": options.pin_names}
         shapes = {name: [str(layout.dtypes[name]), *shape] for name, shape in layout.shapes.items()}
+        weights = {} if options.client_weights == "uniform" else {"client_weights": options.client_weights}
         rounds = {"num_rounds - cooldown": self.train_rounds} if options.cooldown else {}
         kept = {"buffers": list(layout.buffers)} if layout.buffers and self.rule.remembers else {}
-        return {"strategy": self.method, **common, **self.rule.settings(), **rounds, "arrays": shapes, **kept}
+        return {
+            "strategy": self.method,
+            **common,
+            **self.rule.settings(),
+            **rounds,
+            **weights,
+            "arrays": shapes,
+            **kept,
+        }
 
     def _resume(self, saved: dict[str, Any]) -> None:
         now, directory = self._settings(), self.options.directory
@@ -143,6 +159,7 @@ class Federation:
         self.bases.restore(saved["bases"], saved["latest"])
         self.configs.restore(saved["configs"])
         self.failures.restore(saved["failures"])
+        self.samples = dict(saved.get("samples", {}))
         for client in self.roster.clients.values():
             if self.rule.replays and client.base not in saved["bases"]:
                 raise ValueError(f"client {client.name} goes on from a model that is not there")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+import math
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -15,6 +15,7 @@ from flwr.app import ArrayRecord, Error, Message, Metadata, RecordDict
 from fedpbc.core.aggregation import running_mean
 from fedpbc.flower.server.failures import Failure
 from fedpbc.flower.server.roster import Client
+from fedpbc.flower.server.words import first_line
 from fedpbc.flower.wire.arrays import Layout, Model, Refused, largest, sane
 from fedpbc.flower.wire.protocol import Answer, Order, one_line, only_arrays
 
@@ -46,6 +47,8 @@ class Reply:
     answer: Answer
     content: RecordDict
     buffers: Model = field(default_factory=dict)
+    weight: float = 1.0
+    """What Delta_i counts: 1, or n_i over the mean of the n known."""
 
     @cached_property
     def largest(self) -> np.ndarray:
@@ -66,6 +69,16 @@ class Ledger:
     round: int
     deadline: float
     """On the monotonic clock."""
+    chosen: set[str] | None = None
+    """Who may be asked, by name; None: everybody, or it is not drawn yet."""
+    busy: set[str] = field(default_factory=set)
+    """Who is not asked because it works on an order of an earlier round, by name."""
+    ready: set[str] = field(default_factory=set)
+    """Whose answer is there and looks as if it will count, by name."""
+    late: list[tuple[str, int, float]] = field(default_factory=list)
+    """(name, round, seconds after it closed) of answers to earlier rounds that came in this one."""
+    closed_early: bool = False
+    """Somebody was not waited for."""
     asked: list[Asked] = field(default_factory=list)
     replies: dict[str, Reply] = field(default_factory=dict)
     unfinished: dict[str, Answer] = field(default_factory=dict)
@@ -111,6 +124,24 @@ class Ledger:
         asked.answered = True
         return asked
 
+    def look(self, message: Message) -> None:
+        """Note who is ``ready``."""
+        asked = self.find(message)
+        if asked is None or asked.client is None or message.has_error():
+            return
+        order, answer = asked.order, Answer.of(message)
+        own = message.metadata.src_node_id == asked.metadata.dst_node_id
+        if own and answer is not None and answer.finished and answer.asked_by(order):
+            self.ready.add(order.client)
+
+    def enough(self, min_replies: int | float | None) -> bool:
+        """Whether so many are ``ready``, or such a share of those that were asked or are busy."""
+        if min_replies is None:
+            return False
+        here = {asked.client.name for asked in self.asked if asked.client} | self.busy
+        wanted = min_replies if isinstance(min_replies, int) else math.ceil(min_replies * len(here))
+        return len(self.ready) >= max(wanted, 1)
+
     def take(self, asked: Asked, message: Message, layout: Layout) -> None:
         """Count the reply of a client. Raises Refused unless it is what was asked for."""
         client = asked.client
@@ -123,7 +154,7 @@ class Ledger:
                 "has no record of fedpbc that can be read: the client app needs @app.train(mods=[fedpbc_mod])"
             )
         order = asked.order
-        if (answer.client, answer.round, answer.base) != (order.client, order.round, order.base):
+        if not answer.asked_by(order):
             raise Refused(f"is for client {answer.client!r}, round {answer.round}, which was not asked"[:200])
         if max(answer.trained, answer.waiting) > order.round + 1:
             raise Refused("speaks of more rounds than there were")
@@ -194,7 +225,9 @@ class Ledger:
     def _silence(self, asked: Asked) -> str:
         if not asked.metadata.message_id:
             return "could not be sent to: its node has just gone, or the message is too large"
-        return f"no reply within {asked.metadata.ttl:.3g} s" + ("" if asked.client else ", did not say who it is")
+        within = time.monotonic() - self.started if self.closed_early else asked.metadata.ttl
+        early = ", when the round closed early" if self.closed_early else ""
+        return f"no reply within {within:.3g} s{early}" + ("" if asked.client else ", did not say who it is")
 
     def refuse(self, who: str, why: str) -> None:
         """Note a reply that does not count."""
@@ -205,11 +238,15 @@ class Ledger:
         trained = [reply.answer.trained for reply in self.replies.values()]
         return {
             "round": self.round,
+            "time": round(time.time(), 3),
             "active": len(self.replies),
             "known": known,
             "asked": len({a.client.name for a in self.asked if a.client}),
             "caught_up": sum(max(0, n - 1) for n in trained),
             "catching_up": {name: answer.waiting for name, answer in self.unfinished.items()},
+            "closed_early": self.closed_early,
+            "busy": sorted(self.busy),
+            "late": [{"client": who, "round": t, "seconds": round(after, 3)} for who, t, after in self.late],
             "refused": [{"client": who, "reason": why} for who, why in self.refused],
             "failed": [{"client": who, "reason": why} for who, why in self.failed],
             "bytes_down": self.bytes_down,
@@ -234,34 +271,3 @@ def _weight(value: Any) -> int:
     if isinstance(value, list):
         return sum(map(_weight, value))
     return len(value) if isinstance(value, (str, bytes)) else 8
-
-
-def describe(line: dict[str, Any]) -> str:
-    """The numbers of a round in words."""
-    parts = [f"{line['active']} of {line['known']} clients active"]
-    for key, word in (("caught_up", "missed rounds caught up"), ("catching_up", "still catching up"),
-                      ("refused", "refused"), ("failed", "without a reply")):  # fmt: skip
-        count = line[key] if isinstance(line[key], int) else len(line[key])
-        if count:
-            parts.append(f"{count} {word}")
-    return ", ".join([*parts, f"{line['seconds']:.1f} s"])
-
-
-_RAISED = re.compile(r"\s*<class '(?:[\w.]*\.)?(\w+)'>:<'(.*)'>\s*", re.DOTALL)
-_NAMED = re.compile(r"[A-Za-z_][\w.]*: ")
-_WRAPPER = "ClientAppException"
-
-
-def first_line(text: str | None) -> str:
-    """What went wrong in one line, with the type of the exception.
-
-    Flower says "<class 'KeyError'>:<'x'>"; of a traceback, as its simulation has it, the line with the error counts.
-    """
-    said, kind = text or "no reason given", ""
-    if found := _RAISED.fullmatch(said):
-        kind, said = found.groups()
-    lines = [line for line in said.splitlines() if line.strip()]
-    if "Traceback" in said or _WRAPPER in said:
-        raised = [line for line in lines if _NAMED.match(line) and _WRAPPER not in line]
-        kind, lines = ("", raised[-1:]) if raised else (kind, lines[-1:])
-    return one_line(": ".join(part for part in (kind, " ".join(lines).strip()) if part) or "no reason given")

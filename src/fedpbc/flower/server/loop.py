@@ -33,7 +33,7 @@ def run(
 
     ``strategy``: what Flower calls, and an app may have changed: configure_train and the like.
     """
-    done = federation.done
+    done, federation.target = federation.done, num_rounds
     if done > num_rounds:
         directory = federation.options.directory
         raise ConfigError(f"num_rounds = {num_rounds}: the checkpoint in {directory} has {done} rounds")

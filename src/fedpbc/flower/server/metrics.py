@@ -53,6 +53,13 @@ def average_metrics(
         return None, left_out
 
 
+def samples_of(content: RecordDict, weighted_by_key: str) -> float | None:
+    """n_i as the one MetricRecord of a reply says, a number from 1 to 2^53; None: it does not."""
+    records = [record for record in content.values() if isinstance(record, MetricRecord)]
+    size = records[0].get(weighted_by_key) if len(records) == 1 else None
+    return float(size) if isinstance(size, (int, float)) and 1 <= size <= MOST_SAMPLES else None
+
+
 def _unusable(record: MetricRecord, weighted_by_key: str) -> str:
     """Why a client's metrics do not count, or nothing."""
     weight = record[weighted_by_key]

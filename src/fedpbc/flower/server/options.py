@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from fedpbc.flower.server.checks import folder, one_of, positive, require, share, switch, whole, word
+from fedpbc.flower.server.checks import count_or_share, folder, one_of, positive, require, share, switch, whole, word
 from fedpbc.flower.server.metrics import Average
 
 log = logging.getLogger("flwr")
@@ -31,13 +31,23 @@ class Options:
         "latest"; the log names both. A client that was started again as another node waits until its old one has gone.
     buffers: arrays that local training changes without a gradient: names, or patterns of names with * and ?; integers
         and truth values are in any case. The new model has the mean of those that were sent, under every method.
+    forget_unnamed: a client without a name is forgotten so many rounds after its node went: when it is started again
+        it has another id, and is another client. 0: never; nor where ``num_clients`` is given.
     spill: keep models that clients go on from, but the latest, on disk only; needs ``directory``.
     failure_limit: a client that failed so many times in a row in the same way is named in an error line of the log.
-    fraction_train: as in Flower's FedAvg, and must be 1: every client is asked every round.
+    min_replies: a round closes as soon as so many clients answered (an integer), or such a share of those that are
+        here (a float); ``round_deadline`` is the latest. None: when all who were asked have. Who is fast is then heard
+        more often.
+    fraction_train: as in Flower's FedAvg: so large a share of the clients that are here when a round opens is asked, at
+        least ``min_train_nodes``; who is not asked is not active.
+    selection_seed: draws whom; the same clients again in a round that is done again.
     min_train_nodes: as ``min_available_nodes``, of which the larger counts.
     fraction_evaluate: the share of the clients just heard that evaluate the model after a round; 0: none.
     min_evaluate_nodes: at least so many of them.
-    weighted_by_key: the metric that weights metrics, and metrics alone: models are never weighted by it.
+    weighted_by_key: the metric that weights metrics, and models under ``client_weights = "samples"`` only.
+    client_weights: "uniform": the objective is the mean of the F_i. "samples": sum_i n_i F_i / sum_i n_i; every Delta_i
+        counts times n_i over the mean of the n known, n_i what the client's ``weighted_by_key`` says. Refused where the
+        method is then another one.
     arrayrecord_key, configrecord_key: where the train function finds the model and its config.
     train_metrics_aggr_fn, evaluate_metrics_aggr_fn: (contents, weighted_by_key) -> metrics; None: the weighted mean.
     """
@@ -51,13 +61,17 @@ class Options:
     pin_names: bool = False
     same_name: Literal["first", "latest"] = "first"
     buffers: Sequence[str] = ("*running_mean", "*running_var", "*num_batches_tracked")
+    forget_unnamed: int = 100
     spill: bool = False
     failure_limit: int = 3
+    min_replies: int | float | None = None
     fraction_train: float = 1.0
+    selection_seed: int = 0
     min_train_nodes: int | None = None
     fraction_evaluate: float = 1.0
     min_evaluate_nodes: int = 2
     weighted_by_key: str = "num-examples"
+    client_weights: Literal["uniform", "samples"] = "uniform"
     arrayrecord_key: str = "arrays"
     configrecord_key: str = "config"
     train_metrics_aggr_fn: Average | None = None
@@ -83,7 +97,9 @@ class Options:
         given = self.buffers
         good = isinstance(given, Sequence) and not isinstance(given, str) and all(isinstance(n, str) for n in given)
         require("buffers", given, good, "a list of names of arrays, or of patterns like *running_var")
+        one_of("client_weights", self.client_weights, ("uniform", "samples"))
         one_of("same_name", self.same_name, ("first", "latest"))
+        self.forget_unnamed = whole("forget_unnamed", self.forget_unnamed)
         self.failure_limit = whole("failure_limit", self.failure_limit, 1)
         require("spill", self.spill, not self.spill or self.directory is not None, "False without a directory")
         self._check_flowers()
@@ -93,7 +109,11 @@ class Options:
     def _check_flowers(self) -> None:
         """Those of Flower's FedAvg, which itself takes them as they come."""
         asked = self.fraction_train
-        require("fraction_train", asked, asked == 1.0, "1.0: every client is asked every round")
+        require("fraction_train", asked, share("fraction_train", asked) > 0, "a number > 0 and <= 1")
+        self.selection_seed = whole("selection_seed", self.selection_seed)
+        if self.min_replies is not None:
+            k, m = count_or_share("min_replies", self.min_replies), self.num_clients
+            require("min_replies", k, m is None or k <= m, f"at most num_clients = {m}")
         for key in ("min_available_nodes", "min_train_nodes", "min_evaluate_nodes"):
             if getattr(self, key) is not None:
                 whole(key, getattr(self, key))

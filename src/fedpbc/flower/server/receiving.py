@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import logging
+import time
+from dataclasses import replace
 
 from flwr.app import ConfigRecord, Message
 
 from fedpbc.errors import shorten
 from fedpbc.flower.server.federation import Federation
-from fedpbc.flower.server.ledger import first_line
+from fedpbc.flower.server.metrics import samples_of
+from fedpbc.flower.server.words import first_line
 from fedpbc.flower.wire.arrays import Refused
 from fedpbc.flower.wire.protocol import RECORD
 from fedpbc.flower.wire.threads import share
@@ -41,6 +44,23 @@ def introduces(federation: Federation, message: Message) -> bool:
     return asked is not None and asked.client is None
 
 
+def came_late(federation: Federation, message: Message) -> bool:
+    """Whether ``message`` answers an order of an earlier round: a model does not count any more, a name does."""
+    late = federation.stragglers.take(message)
+    if late is None:
+        return False
+    asked = late.asked
+    if message.has_content() and message.metadata.src_node_id == asked.metadata.dst_node_id:
+        if asked.client is not None:
+            federation.ledger.late.append((asked.client.name, late.round, time.monotonic() - late.closed))
+        else:
+            try:
+                _meet(federation, message)
+            except Refused as refused:
+                refuse(federation, f"node {message.metadata.src_node_id}", str(refused))
+    return True
+
+
 def refuse(federation: Federation, who: str, why: str) -> None:
     """A reply of this round does not count."""
     federation.ledger.refuse(who, why)
@@ -62,6 +82,23 @@ def accept(federation: Federation) -> None:
         except Refused as refused:
             del ledger.replies[reply.client.name]
             refuse(federation, reply.client.name, str(refused))
+
+
+def weigh(federation: Federation) -> None:
+    """Under ``client_weights = "samples"`` a reply counts n_i / (mean of the n known); without n it is refused."""
+    options, replies = federation.options, federation.ledger.replies
+    if options.client_weights == "uniform":
+        return
+    for name, reply in list(replies.items()):
+        size = samples_of(reply.content, options.weighted_by_key)
+        if size is None:
+            del replies[name]
+            refuse(federation, name, f"tells no {options.weighted_by_key} from 1 to 2^53 to be weighted by")
+        else:
+            federation.samples[name] = size
+    known = federation.samples
+    for name, reply in replies.items():
+        replies[name] = replace(reply, weight=known[name] * len(known) / sum(known.values()))
 
 
 def _meet(federation: Federation, message: Message) -> None:

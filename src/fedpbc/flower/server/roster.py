@@ -11,6 +11,12 @@ from fedpbc.errors import shorten
 
 log = logging.getLogger("flwr")
 
+MOST_GONE = 1000
+"""Nodes that went are remembered up to so many: they may come back under their id."""
+MANY_GONE = 3
+GIVE_NAMES = (
+    "are they the same, started again? --node-config 'client-id=\"a\"' gives a name, and a key a node id that stays"
+)
 SHARED = "two clients share a client-id, or one was started again a moment ago"
 
 
@@ -29,6 +35,10 @@ class Client:
     """v_i: the round at whose beginning its base was the server's model."""
     base: str = ""
     """The name of that model."""
+    unnamed: bool = False
+    """It is called after its node, so that it is another client when it is started again without a key."""
+    seen: int = 0
+    """The latest round in which its node was online."""
 
 
 class Roster:
@@ -46,6 +56,8 @@ class Roster:
         self._online: Container[int] = ()
         self.not_asked: dict[int, str] = {}
         """Nodes that were turned away, and why."""
+        self._said = 0
+        """How many nodes without a name had gone when that was said last."""
 
     def __len__(self) -> int:
         return len(self.clients)
@@ -60,9 +72,10 @@ class Roster:
         client = self.clients.get(name)
         return client if client is not None and self.at(client.node) is client else None
 
-    def settle(self, online: Container[int]) -> None:
-        """A client whose node has gone is asked in another one that is online and has its name."""
+    def settle(self, online: Container[int], t: int) -> None:
+        """In round t a client whose node has gone is asked in another one that is online and has its name."""
         self._online = online
+        self._forget_gone_nodes()
         for node, client in self._of_node.items():
             if node not in online or client.node == node:
                 continue
@@ -74,6 +87,33 @@ class Roster:
                 self._turn_away(
                     node, client.name, f"while node {client.node} is online, which took its place; {SHARED}"
                 )
+        for client in self.clients.values():
+            if client.node in online:
+                client.seen = t
+
+    def forget(self, t: int, after: int) -> None:
+        """Forget clients without a name whose node is gone for ``after`` rounds; 0: none, nor where m is given.
+
+        Such a node has a new id, and so another name, when it is started again: it would be known twice.
+        """
+        gone = [c for c in self.clients.values() if c.unnamed and c.node not in self._online]
+        if len(gone) >= max(MANY_GONE, 2 * self._said):
+            self._said = len(gone)
+            log.warning("%d clients without a name are known whose nodes have gone: %s", len(gone), GIVE_NAMES)
+        if not after or self.num_clients is not None:
+            return
+        for client in gone:
+            if t - client.seen >= after:
+                del self.clients[client.name]
+                self._of_node = {node: one for node, one in self._of_node.items() if one is not client}
+                log.info("client %s has no name and is gone for %d rounds: forgotten", client.name, t - client.seen)
+
+    def _forget_gone_nodes(self) -> None:
+        """Of nodes that went, and in which no client lives, the last MOST_GONE are remembered."""
+        for known in (self._of_node, self.not_asked):
+            gone = [node for node in known if node not in self._online and self.at(node) is None]
+            for node in gone[: max(0, len(gone) - MOST_GONE)]:
+                del known[node]
 
     def unknown(self, node: int) -> bool:
         """Whether nobody knows who lives in this node; nodes that were left or turned away stay known."""
@@ -90,12 +130,13 @@ class Roster:
         is online, there are two of that name, and only one is asked. Where names are pinned, a name belongs to the key
         that used it first.
         """
-        name = name or str(node)
+        unnamed, name = not name, name or str(node)
         client = self.clients.get(name)
         if client is None:
             if self.is_full():
                 return self._turn_away(node, name, f"num_clients = {self.num_clients}, and all of them are known")
-            client = Client(name, len(self.clients), node, key)
+            index = 1 + max((client.index for client in self.clients.values()), default=-1)
+            client = Client(name, index, node, key, unnamed=unnamed)
             self.clients[name] = self._of_node[node] = client
             return client, True
         if client.key != key:

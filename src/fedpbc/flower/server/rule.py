@@ -22,6 +22,10 @@ Read = Callable[[str], Model]
 """A piece of the checkpoint by its name. Raises FedpbcError when it is damaged."""
 
 
+SCALE_THE_LOSS = "multiply the loss in the train function by n_i / mean of n instead (docs/deployment.md)"
+"""What gives the same objective under every method."""
+
+
 @dataclass(frozen=True)
 class Round:
     """Round t, as a rule sees it."""
@@ -65,6 +69,9 @@ class Rule(ABC):
     """Where clients replay: one that was never met goes on from x^0, else from the latest model."""
     remembers: ClassVar[bool] = False
     """The rule keeps what clients sent, so that all of it is looked through for NaN before, not the model after."""
+
+    unweighted: str = "its rule does not look at reply.weight"
+    """Why ``client_weights = "samples"`` is refused; "": it is not."""
 
     layout: Layout
     """Names, shapes and types of the model."""

@@ -141,6 +141,10 @@ class Answer(_Spoken):
     square: float = 0.0
     """|c_i|^2; 0 where it has none."""
 
+    def asked_by(self, order: Order) -> bool:
+        """Whether it is the answer to this order: by its client, for its round, from its base."""
+        return (self.client, self.round, self.base) == (order.client, order.round, order.base)
+
 
 def bundle(records: Mapping[str, Any]) -> RecordDict:
     """A RecordDict of what is known to be records.

@@ -15,6 +15,10 @@ from fedpbc.io.participation.reading import BadLog, Format, Names, Progress, Rea
 
 SHAPE = '{"round": 3, "clients": ["a", "b"]}'
 BLOCK_LINES = 1 << 16
+EARLY = "clients that were not waited for count as absent there, so that rates say who is fast"
+"""Of rounds that our server marks as closed early (``min_replies``)."""
+DRAWN = "the others count as absent there, so that rates say who was asked and heard"
+"""Of rounds in which it asked a share of the clients (``fraction_train``)."""
 JSON_LOOKED_AT = 1 << 16
 """Characters of a .json file that are looked at to say what it is."""
 
@@ -107,7 +111,9 @@ def _entry(path: Path, number: int, text: str) -> dict[str, Any]:
 def _rounds(path: Path, table: Table, progress: Progress | None) -> Iterator[Rows]:
     seen: dict[int, int] = {}
     kinds: dict[type, int] = {}
+    early = drawn = 0
     for number, entry in _lines(path, table, progress):
+        early, drawn = early + _taken(entry, "closed", "early"), drawn + _taken(entry, "chosen", None)
         round_, members = _json_round(path, number, entry)
         again = round_ in seen
         if again and not table.reading.drop_duplicates:
@@ -121,6 +127,19 @@ def _rounds(path: Path, table: Table, progress: Progress | None) -> Iterator[Row
         _watch_keys(table.columns, entry, "clients" if "clients" in entry else "active")
         codes = table.names.encode(names)
         yield Rows(np.full(len(codes), round_, np.int64), codes, np.ones(len(codes), bool))
+    if early:
+        table.notes.append(f"{early:,} of {len(seen):,} rounds closed early: {EARLY}")
+    if drawn:
+        table.notes.append(f"in {drawn:,} of {len(seen):,} rounds only some clients were asked: {DRAWN}")
+
+
+def _taken(entry: dict[str, Any], key: str, value: str | None) -> bool:
+    """Whether our own server left this mark in a line, which is then taken out; None: a number."""
+    found = entry.get(key)
+    if found == value if value is not None else type(found) is int:
+        del entry[key]
+        return True
+    return False
 
 
 def _watch_keys(columns: Columns, entry: dict[str, Any], used: str) -> None:

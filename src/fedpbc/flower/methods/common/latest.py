@@ -24,6 +24,12 @@ Keeper = Literal["server", "client"]
 """Who keeps the latest update of a client."""
 
 
+BY_CLIENTS = (
+    'with memory = "client" the server has only the mean of what clients keep, and a weight that changes with what is '
+    'known of the others would spoil it; use memory = "server"'
+)
+
+
 class LatestUpdates(Rule):
     """The rule of a method that uses everybody's latest update.
 
@@ -36,6 +42,7 @@ class LatestUpdates(Rule):
     def __init__(self, memory: Keeper) -> None:
         """Raises ConfigError."""
         self.by_clients = one_of("memory", memory, ("server", "client")) == "client"
+        self.unweighted = BY_CLIENTS if self.by_clients else ""
 
     def settings(self) -> dict[str, Any]:
         """Who keeps them."""

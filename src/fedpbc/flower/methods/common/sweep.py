@@ -29,16 +29,23 @@ class Block:
     _replies: Mapping[int, np.ndarray]
     _rows: np.ndarray | None
     _writes: bool
+    _weights: Mapping[int, float]
+    """Of those that do not count 1."""
 
     def zeros(self) -> np.ndarray:
         """A sum to begin with, [b]."""
         return np.zeros_like(self.start)
 
     def heard(self) -> Iterator[tuple[int, np.ndarray]]:
-        """(client, Delta_i [b]) of those that were heard, in their order; the array is the caller's until the next."""
+        """(client, its weight times Delta_i, [b]) of those that were heard, in their order; the array is the caller's
+        until the next.
+        """
         update = np.empty_like(self.start)
         for index, reply in self._replies.items():
-            yield index, np.subtract(reply[self.columns], self.start, out=update)
+            np.subtract(reply[self.columns], self.start, out=update)
+            if index in self._weights:
+                update *= update.dtype.type(self._weights[index])
+            yield index, update
 
     def everybody(self, num_clients: int) -> Iterator[tuple[int, np.ndarray | None]]:
         """The same of all clients, None for those that were not heard."""
@@ -58,7 +65,7 @@ Body = Callable[[Block], None]
 
 
 class Sweep:
-    """The replies of a round, read once where they lie; Delta_i = x_i - x^t.
+    """The replies of a round, read once where they lie; Delta_i = x_i - x^t, times the weight of the reply.
 
     What is kept must not change before it is certain that the round counts. Bounds of all that is computed say so
     before anything is: then sums and rows are made in the same pass, as the commit. Where they do not (numbers near
@@ -79,10 +86,12 @@ class Sweep:
         self.count = len(by_index)
         """|A^t|."""
         self._counted = replies
+        self._weights = {i: by_index[i].weight for i in sorted(by_index) if by_index[i].weight != 1.0}
 
     def update_bound(self) -> np.ndarray:
         """A bound of the |Delta_i|, one for every array."""
-        return self.round.largest + np.max([reply.largest for reply in self._counted], axis=0, initial=0.0)
+        most = max((reply.weight for reply in self._counted), default=1.0)
+        return most * (self.round.largest + np.max([reply.largest for reply in self._counted], axis=0, initial=0.0))
 
     def run(self, body: Body, bounds: Callable[[], list[np.ndarray]] | None = None) -> Callable[[], None]:
         """Give ``body`` every block, now or in what is returned, the commit.
@@ -113,4 +122,4 @@ class Sweep:
             step = BLOCK_BYTES // start.itemsize
             for first in range(0, start.size, step):
                 columns = slice(first, min(first + step, start.size))
-                yield Block(name, columns, start[columns], replies, rows, writes)
+                yield Block(name, columns, start[columns], replies, rows, writes, self._weights)

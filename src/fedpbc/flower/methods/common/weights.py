@@ -43,6 +43,8 @@ class Weights:
 class WeightedRule(Rule):
     """The rule of a method that only weighs updates: x^(t+1) = x^t + sum over A^t of w_i Delta_i."""
 
+    unweighted = ""
+
     def __init__(self, weighting: Weighting) -> None:
         self.weighting = weighting
 
