@@ -12,8 +12,9 @@ import numpy as np
 from simulated import markov
 
 from fedpbc.audit import ParticipationLog
+from fedpbc.audit.spectrum import period, spectra_of
 from fedpbc.audit.statistics import per_client
-from fedpbc.audit.steadiness import ALPHA, drift, memory, period
+from fedpbc.audit.steadiness import ALPHA, drift, long_run
 
 Maker = Callable[[np.random.Generator, int, int], np.ndarray]
 
@@ -101,7 +102,8 @@ def study(make: Maker, logs: int, rounds: int, m: int) -> tuple[float, float, fl
     for seed in range(logs):
         log = ParticipationLog.from_matrix(make(np.random.default_rng(seed), rounds, m))
         stats = per_client(log)
-        found, cycle = drift(log, stats, memory(log, stats).used), period(log)
+        spectra = spectra_of(log)
+        found, cycle = drift(log, stats, long_run(log, stats, spectra), spectra), period(log, spectra)
         named = np.isin(np.arange(m), found.drifting)
         tenth = max(m // 10, 1)
         drifts = found.p_value is not None and found.p_value < ALPHA

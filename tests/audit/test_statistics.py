@@ -12,7 +12,8 @@ from scipy import stats as scipy_stats
 from fedpbc.audit import ParticipationLog, audit, read_log
 from fedpbc.audit import statistics as found
 from fedpbc.audit.mixing import mixing
-from fedpbc.audit.steadiness import counts_drift, drift, holm, memory, period, runs_test
+from fedpbc.audit.spectrum import period, spectra_of
+from fedpbc.audit.steadiness import counts_drift, drift, holm, long_run, memory, runs_test
 
 
 def random_table(rounds: int = 60, m: int = 9, seed: int = 0) -> np.ndarray:
@@ -245,10 +246,15 @@ def test_a_daily_cycle_is_found(name, hide):
     np.testing.assert_allclose(result.periods, 24, atol=half_a_bin)
 
 
+def cycle_of(table):
+    log = ParticipationLog.from_matrix(table)
+    return period(log, spectra_of(log))
+
+
 def test_a_cycle_has_its_own_period_not_a_harmonic():
     offset = np.arange(12)
     table = (np.arange(400)[:, None] + offset) % 20 < 3
-    assert period(ParticipationLog.from_matrix(table)).rounds == pytest.approx(20, rel=0.01)
+    assert cycle_of(table).rounds == pytest.approx(20, rel=0.01)
 
 
 def test_a_day_with_two_peaks_is_one_cycle():
@@ -256,7 +262,7 @@ def test_a_day_with_two_peaks_is_one_cycle():
     turn = 2 * np.pi * np.arange(600) / 30
     rates = 0.3 + 0.25 * np.cos(2 * turn) + 0.08 * np.cos(turn)
     table = np.random.default_rng(0).random((600, 60)) < rates[:, None]
-    assert period(ParticipationLog.from_matrix(table)).rounds == pytest.approx(30, rel=0.01)
+    assert cycle_of(table).rounds == pytest.approx(30, rel=0.01)
 
 
 def test_counts_that_drift_are_found():
@@ -270,9 +276,9 @@ def test_counts_that_drift_are_found():
 def test_short_logs_are_not_tested():
     log = ParticipationLog.from_matrix(random_table(12))
     stats = found.per_client(log)
-    assert drift(log, stats, np.zeros(9)).p_value is None
+    assert drift(log, stats, long_run(log, stats, None), None).p_value is None
     assert memory(log, stats).p_value == 1
-    assert period(log).rounds is None
+    assert period(log, spectra_of(log)).rounds is None
 
 
 def product(table: np.ndarray) -> np.ndarray:
@@ -340,6 +346,6 @@ def test_clients_that_take_turns_every_round_have_no_period_and_no_nan():
         np.eye(2)[[0, 1] * 40],
         np.repeat(np.array([[1, 1], [0, 1]] * 40), 2, axis=1),
     ):
-        found = period(ParticipationLog.from_matrix(table))
+        found = cycle_of(table)
         assert (found.rounds, found.strength) == (None, 0.0)
         assert found.p_value == 1

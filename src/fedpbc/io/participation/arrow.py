@@ -135,8 +135,8 @@ def _moments(source: Source, column: Any, row: int, table: Table, what: str) -> 
             raise BadLog(source, f"row {row}: {what} {error.problem}") from None
         return values
     assert clock is not None
-    values, numbers = _dictionary(column)
-    texts = [_time_text(value) for value in values]
+    different, numbers = _dictionary(column)
+    texts = [_time_text(value) for value in different]
     try:
         return clock.read(texts, what == "end")[numbers]
     except NoTime as error:

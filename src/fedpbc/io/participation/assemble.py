@@ -50,7 +50,10 @@ def assemble(path: Source, kind: str, table: Table) -> ParticipationLog:
     absent = (span.total - len(unknown)) * m - found.distinct
     if table.lists_inactive and absent > 0:
         _absent_pairs(path, absent, pairs, found.distinct, span, clients, table)
-    skipped = {"blank lines": len(table.blank_lines), "lines of a server's log that name no result": table.skipped_lines}
+    skipped = {
+        "blank lines": len(table.blank_lines),
+        "lines of a server's log that name no result": table.skipped_lines,
+    }
     groups = [table.groups.get(table.names.codes[name], "") for name in clients] if table.groups else None
     return ParticipationLog(
         clients, span.total, span.first, found.rounds, found.members,
@@ -183,7 +186,11 @@ def _rounds_of_times(
     step, start, unit = length_of_round(path, max(ends), table)
     first = (min(ends) - start) // step
     since = f" - {table.reading.round_start}" if table.reading.round_start is not None else ""
-    note = f"a round is floor((time{since}) in {unit} / {step:,})" if since else f"a round is floor(time in {unit} / {step:,})"
+    note = (
+        f"a round is floor((time{since}) in {unit} / {step:,})"
+        if since
+        else f"a round is floor(time in {unit} / {step:,})"
+    )
     table.notes.append(f"{note}, counted from the first, which is 0")
     return (times.astype(np.int64) - start) // step - first, (listed - start) // step - first
 

@@ -260,7 +260,9 @@ ROLES = ("round", "time", "client", "active", "start", "end")
 """What a column can be said to be."""
 TIME_NAMES = ("time", "timestamp", "ts")
 """Names of columns that hold times, where there is no round."""
-LIKE_A_CLIENT = re.compile(r"client|device|node|site|worker|participant|cid|(^|[_ .-])(id|ids|name|user|host|uid)($|[_ .-])")
+LIKE_A_CLIENT = re.compile(
+    r"client|device|node|site|worker|participant|cid|(^|[_ .-])(id|ids|name|user|host|uid)($|[_ .-])"
+)
 """Names of columns that may well be the client, in a file without a column of that name."""
 
 

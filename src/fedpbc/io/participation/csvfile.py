@@ -274,7 +274,9 @@ def _cut(file: _File, data: bytes, line: int, wanted: list[str]) -> tuple[dict[s
     cells = {}
     for name in wanted:
         k = file.columns.index(name)
-        cells[name] = _trimmed(buffer, starts[:, k].copy(), ends[:, k].copy(), b" " in data or (b"\t" in data and file.separator != "\t"))
+        cells[name] = _trimmed(
+            buffer, starts[:, k].copy(), ends[:, k].copy(), b" " in data or (b"\t" in data and file.separator != "\t")
+        )
     return cells, lines
 
 

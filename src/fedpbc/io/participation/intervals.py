@@ -111,7 +111,9 @@ def _require_length(source: Source, table: Table, starts: np.ndarray, ends: np.n
         each = (table.clock.unit(last) if table.clock is not None else unit_of(last))[1]
         median = float(np.median(ends - starts)) / each
         option = reading.spell("round_seconds", "N")
-        raise BadLog(source, f"holds intervals, half of them {median:,.6g} s or less: {option} says how long a round is")
+        raise BadLog(
+            source, f"holds intervals, half of them {median:,.6g} s or less: {option} says how long a round is"
+        )
 
 
 def _merged(codes: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

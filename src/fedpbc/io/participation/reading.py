@@ -72,7 +72,7 @@ class Reading:
     drop_duplicates: bool = False
     """A pair of round and client may stand there more than once; it counts once."""
     columns: str | None = None
-    """``ROLE=NAME,ROLE=NAME``: what the columns are called, or their numbers from 1; the roles are ``columns.ROLES``."""
+    """``ROLE=NAME,ROLE=NAME``: what columns are called, or their numbers from 1; the roles are ``columns.ROLES``."""
     group: str | None = None
     """A column that says which group a client belongs to."""
     table: str | None = None

@@ -38,7 +38,9 @@ def table_of_records(source: Source, names: list[str], records: Records, reading
 
 def _pieces(source: Source, table: Table, records: Records) -> Iterator[Rows]:
     columns, roles = table.columns, table.columns.roles
-    needed = [name for name in (roles.moment, roles.client, roles.end, columns.active, columns.group) if name is not None]
+    needed = [
+        name for name in (roles.moment, roles.client, roles.end, columns.active, columns.group) if name is not None
+    ]
     ids, block = Ids(source), _Block(source, table)
     for place, record in records:
         for name in needed:
@@ -152,9 +154,7 @@ class Ids:
         """The ids as strings. Raises BadLog."""
         for member in members:
             if type(member) not in (str, int) or member == "":
-                raise BadLog(
-                    self._source, f"{place}: a client id must be a string or an integer, is {shorten(member)}"
-                )
+                raise BadLog(self._source, f"{place}: a client id must be a string or an integer, is {shorten(member)}")
             self._kinds.setdefault(type(member), place)
         if len(self._kinds) > 1:
             kinds = " and ".join(f"{kind.__name__} from {first}" for kind, first in self._kinds.items())

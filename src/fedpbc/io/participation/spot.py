@@ -1,7 +1,7 @@
 """Spot availability: ``{"metadata": {"gap_seconds": 195}, "data": [0, 1, ...]}``, a file for each machine (or zone).
 
-In the traces published with "Can't Be Late" (Wu et al., NSDI 2024) 1 is *preempted*; other files call 1 available. So files
-of 0 and 1 need ``active_column``: ``data=0`` or ``data=1``. Counts 0..n are of n machines, and 0 is none.
+In the traces published with "Can't Be Late" (Wu et al., NSDI 2024) 1 is *preempted*; other files call 1 available. So
+files of 0 and 1 need ``active_column``: ``data=0`` or ``data=1``. Counts 0..n are of n machines, and 0 is none.
 """
 
 from __future__ import annotations
@@ -45,7 +45,9 @@ def read_spot(source: Source, reading: Reading, progress: Progress | None = None
             progress(place + 1, len(files))
     gaps = sorted({machine.gap for machine in machines})
     if len(gaps) > 1:
-        raise BadLog(source, f"gap_seconds must be the same in all files, is {gaps[0]:g} in one and {gaps[-1]:g} in another")
+        raise BadLog(
+            source, f"gap_seconds must be the same in all files, is {gaps[0]:g} in one and {gaps[-1]:g} in another"
+        )
     length = min(len(machine.counts) for machine in machines)
     notes = [f"a sample of {gaps[0]:g} s is a round"]
     if longer := sum(len(machine.counts) > length for machine in machines):
@@ -79,7 +81,7 @@ def _machine(file: Source) -> Machine:
 def _gap(entry: Any) -> float | None:
     metadata = entry.get("metadata") if isinstance(entry, dict) else None
     gap = metadata.get("gap_seconds") if isinstance(metadata, dict) else None
-    return float(gap) if type(gap) in (int, float) and 0 < gap < 1e9 else None
+    return float(gap) if isinstance(gap, int | float) and 0 < gap < 1e9 else None
 
 
 def _step(reading: Reading, gap: float) -> int:
@@ -113,8 +115,8 @@ def _active(source: Source, counts: np.ndarray, reading: Reading, notes: list[st
         zero, one = (reading.spell("active_column", f"data={value}") for value in (0, 1))
         raise BadLog(
             source,
-            f"data holds 0 and 1, and files differ in what that means: {one} if 1 is available, {zero} if 1 is preempted "
-            "(the traces of Can't Be Late)",
+            f"data holds 0 and 1, and files differ in what that means: {one} if 1 is available, {zero} if 1 is "
+            "preempted (the traces of Can't Be Late)",
         )
     match = re.fullmatch(r"data *(=|>=) *(\d+)", text or "data>=1")
     if match is None:

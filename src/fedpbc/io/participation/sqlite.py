@@ -49,9 +49,13 @@ def _query(source: Source, reading: Reading) -> str:
         raise BadLog(source, "is an SQLite database without a table")
     if reading.table is not None and reading.table not in tables:
         option = reading.spell("table", shorten(reading.table))
-        raise BadLog(source, f"{option}: no such table{suggest(reading.table, tables)}; there is {', '.join(tables[:8])}")
+        raise BadLog(
+            source, f"{option}: no such table{suggest(reading.table, tables)}; there is {', '.join(tables[:8])}"
+        )
     if reading.table is None and len(tables) > 1:
-        raise BadLog(source, f"holds {len(tables)} tables: {reading.spell('table', 'NAME')}, one of {', '.join(tables[:8])}")
+        raise BadLog(
+            source, f"holds {len(tables)} tables: {reading.spell('table', 'NAME')}, one of {', '.join(tables[:8])}"
+        )
     name = (reading.table or tables[0]).replace('"', '""')
     return f'SELECT * FROM "{name}"'
 

@@ -81,9 +81,7 @@ class Clock:
         try:
             moment = datetime.fromisoformat(text)
         except ValueError:
-            raise NoTime(
-                place, f"must be a time, Unix time or like 2026-03-01T09:30:00Z, is {_shown(text)}"
-            ) from None
+            raise NoTime(place, f"must be a time, Unix time or like 2026-03-01T09:30:00Z, is {_shown(text)}") from None
         zoned = moment.tzinfo is not None
         if self._zoned not in (None, zoned):
             before, here = ("none", "one") if zoned else ("one", "none")

@@ -23,9 +23,13 @@ def read_xlsx(source: Source, reading: Reading, progress: Progress | None = None
     sheets = book.sheetnames
     if reading.table is not None and reading.table not in sheets:
         option = reading.spell("table", shorten(reading.table))
-        raise BadLog(source, f"{option}: no such sheet{suggest(reading.table, sheets)}; there is {', '.join(sheets[:8])}")
+        raise BadLog(
+            source, f"{option}: no such sheet{suggest(reading.table, sheets)}; there is {', '.join(sheets[:8])}"
+        )
     if reading.table is None and len(sheets) > 1:
-        raise BadLog(source, f"holds {len(sheets)} sheets: {reading.spell('table', 'NAME')}, one of {', '.join(sheets[:8])}")
+        raise BadLog(
+            source, f"holds {len(sheets)} sheets: {reading.spell('table', 'NAME')}, one of {', '.join(sheets[:8])}"
+        )
     rows = book[reading.table or sheets[0]].iter_rows(values_only=True)
     names = ["" if cell is None else str(cell).strip().lower() for cell in next(rows, ())]
     if not any(names):
