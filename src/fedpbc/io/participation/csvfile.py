@@ -86,6 +86,13 @@ def is_csv(source: Source) -> bool:
     return len(names) > 1 and bool({"round", "client", "start", *TIME_NAMES} & set(names))
 
 
+def is_table(source: Source) -> bool:
+    """The first lines have the same separator, equally often."""
+    lines = source.lines(5)
+    separator = separator_of(lines[0]) if lines else ","
+    return len({line.count(separator) for line in lines}) == 1 and separator in lines[0]
+
+
 @dataclass
 class _File:
     """What the blocks of a file have in common."""

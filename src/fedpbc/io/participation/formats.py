@@ -71,6 +71,8 @@ def read_participation(
         return found if isinstance(found, ParticipationLog) else assemble(source, format.name, found)
     except DAMAGED as error:
         raise BadLog(source, f"is gzip that is cut off or damaged ({str(error) or type(error).__name__})") from None
+    finally:
+        source.close()
 
 
 def format_of(source: Source) -> Format:
@@ -81,6 +83,7 @@ def format_of(source: Source) -> Format:
         raise BadLog(source, "the file is empty")
     found = next((format for format in FORMATS if format.recognises(source)), None)
     found = found or next((format for format in FORMATS if source.suffix in format.endings), None)
+    found = found or (csvfile.FORMAT if csvfile.is_table(source) else None)
     if found is None:
         endings = [ending for format in FORMATS for ending in format.endings]
         names = ", ".join(format.name for format in FORMATS)

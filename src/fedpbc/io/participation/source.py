@@ -27,10 +27,14 @@ class Source:
         self.is_input = self.shown == "-"
         self.path = path
         if self.is_input:
-            self._kept = tempfile.NamedTemporaryFile(prefix="fedpbc-", suffix=".log")  # noqa: SIM115
-            shutil.copyfileobj(sys.stdin.buffer, self._kept)
-            self._kept.flush()
-            self.path = Path(self._kept.name)
+            with tempfile.NamedTemporaryFile(prefix="fedpbc-", suffix=".log", delete=False) as file:
+                shutil.copyfileobj(sys.stdin.buffer, file)
+            self.path = Path(file.name)
+
+    def close(self) -> None:
+        """Remove the copy of standard input."""
+        if self.is_input:
+            self.path.unlink(missing_ok=True)
 
     def __str__(self) -> str:
         return "standard input" if self.is_input else self.shown
