@@ -61,7 +61,7 @@ def nasty_findings(log: ParticipationLog) -> Findings:
         log=replace(whole.log, source=NASTY[1], format=NASTY[0]),
         participation=replace(whole.participation, never_seen=NASTY),
         stationarity=replace(whole.stationarity, drift=drift),
-        advice=(Advice("x", NASTY[0], NASTY[1], "javascript:alert(1)"),),
+        advice=(Advice("x", NASTY[0], NASTY[1], "javascript:alert(1)", NASTY[0], "javascript:alert(1)"),),
     )
 
 

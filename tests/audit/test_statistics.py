@@ -142,7 +142,7 @@ def test_chance_gives_the_variation_that_is_stated():
         table = rng.random((80, 40)) < 0.2
         log = ParticipationLog.from_matrix(table)
         variation = np.abs(found.realised_weights(log) - 1 / 40).sum() / 2
-        excess.append(variation / found.total_variation_by_chance(log.active_counts(), 40, 0.0))
+        excess.append(variation / found.total_variation_by_chance(log.active_counts(), 40, 1.0))
     assert np.mean(np.array(excess) > 1) < 0.08
     assert np.mean(excess) > 0.7
 
@@ -153,8 +153,8 @@ def test_chance_gives_more_where_there_is_memory():
     for _ in range(60):
         log = ParticipationLog.from_matrix(simulated.markov(rng, 400, np.full(40, 0.2), 0.8))
         variation = np.abs(found.realised_weights(log) - 1 / 40).sum() / 2
-        excess.append(variation / found.total_variation_by_chance(log.active_counts(), 40, 0.8))
-        plain.append(variation / found.total_variation_by_chance(log.active_counts(), 40, 0.0))
+        excess.append(variation / found.total_variation_by_chance(log.active_counts(), 40, 9.0))
+        plain.append(variation / found.total_variation_by_chance(log.active_counts(), 40, 1.0))
     assert np.mean(np.array(excess) > 1) < 0.1
     assert np.mean(excess) > 0.65
     assert min(plain) > 1

@@ -34,20 +34,35 @@ class Spectra(NamedTuple):
     """Of |A^t|."""
     apart: np.ndarray | None
     """Of up to 200 clients, what they share removed, normalised and summed; None where only counts are known."""
+    slow_counts: np.ndarray
+    """Of |A^t|, each half of the log less its own mean (``halves``): a drift does not count as memory."""
     clients: np.ndarray | None
-    """The same without removing anything: their mean, by T p (1-p)."""
+    """Of the clients, likewise, by T p (1-p): their mean."""
     chosen: np.ndarray
-    """Which clients."""
+    """Which clients the last are of."""
 
 
 def spectra_of(log: ParticipationLog) -> Spectra | None:
     """The spectra, or None of a log that is too short."""
     if log.known_rounds < 2 * NEIGHBOURS:
         return None
-    counts = _power(np.fft.rfft(centred(log.active_counts(), log.known())))
+    series = centred(log.active_counts(), log.known())
+    counts, slow = _power(np.fft.rfft(series)), _power(np.fft.rfft(halves(series, log.known())))
     if log.counts_only is not None:
-        return Spectra(counts, None, None, np.empty(0, np.int64))
-    return Spectra(counts, *_clients_power(log))
+        return Spectra(counts, None, slow, None, np.empty(0, np.int64))
+    apart, clients, chosen = _clients_power(log)
+    return Spectra(counts, apart, slow, clients, chosen)
+
+
+def halves(series: np.ndarray, known: np.ndarray) -> np.ndarray:
+    """A centred series less its mean before the place where its sum is furthest from 0, and that after it. [T] -> f[T]"""
+    cut = int(np.argmax(np.abs(np.cumsum(series)))) + 1
+    found = series.astype(float)
+    for part in (slice(0, cut), slice(cut, len(series))):
+        rounds = int(known[part].sum())
+        if rounds:
+            found[part] -= np.where(known[part], found[part].sum() / rounds, 0.0)
+    return found
 
 
 def period(log: ParticipationLog, spectra: Spectra | None) -> Period:
@@ -102,15 +117,17 @@ def _clients_power(log: ParticipationLog) -> tuple[np.ndarray, np.ndarray, np.nd
     common = centred(log.active_counts(), known)
     common = common / max(float(np.sqrt(common @ common)), 1e-300)
     common_sums = np.fft.rfft(common)
+    few = max(min(len(chosen), TRANSFORM_CELLS // (4 * total)), 1)
     for client in range(len(chosen)):
         row = np.zeros(total)
         row[rounds[places == client]] = 1
         row = centred(row, known)
         size, along = float(row @ row), float(row @ common)
         sums = np.fft.rfft(row)
-        whole += _power(sums) / size
+        if client < few:
+            whole += _power(np.fft.rfft(halves(row, known))) / (size * few)
         apart += _power(sums - along * common_sums) / max(size - along**2, 1e-12)
-    return apart, whole / max(len(chosen), 1), chosen
+    return apart, whole, chosen[:few]
 
 
 LONGEST_MEMORY = 1 / 15
@@ -156,11 +173,14 @@ def _weights(power: np.ndarray, total: int, memories: np.ndarray, lowest: int) -
     edges = np.unique(np.round(np.geomspace(lowest, n + 1, min(BINS, n) + 1)).astype(np.int64))
     sizes = np.diff(edges)
     middles = 2 * np.pi * (edges[:-1] + (sizes - 1) / 2) / total
-    shapes, cut = _shapes(memories, middles), power
-    weights = np.full(len(memories), max(float(power.mean()), 1e-300) / len(memories))
+    size = float(power[lowest - 1 :].mean())
+    if size <= 0:
+        return np.zeros(len(memories))
+    shapes, power = _shapes(memories, middles), power / size
+    cut, weights = power, np.full(len(memories), 1 / len(memories))
     for _ in range(3):
         means = np.add.reduceat(cut, edges[:-1] - 1) / sizes
-        means = np.maximum(means, 1e-12 * max(float(means.max()), 1e-300))
+        means = np.maximum(means, 1e-12)
         for _ in range(SWEEPS):
             fit = shapes @ weights
             weights *= np.sqrt((shapes.T @ (sizes * means / fit**2)) / (shapes.T @ (sizes / fit)))
@@ -168,13 +188,13 @@ def _weights(power: np.ndarray, total: int, memories: np.ndarray, lowest: int) -
         limits = np.repeat(CUT * (shapes @ weights), sizes)
         cut = power.copy()
         cut[edges[0] - 1 : edges[-1] - 1] = np.minimum(power[edges[0] - 1 : edges[-1] - 1], limits)
-    return weights
+    return weights * size
 
 
 def _peak(power: np.ndarray, total: int, independent: bool) -> Period:
     """The most improbable ordinate; its fundamental where it is a harmonic."""
     ordinates = power[1:-1] if total % 2 == 0 else power[1:]
-    flat = ordinates / background(ordinates, total)
+    flat = ordinates / np.maximum(background(ordinates, total), 1e-300)
     ratio = flat / np.maximum(_neighbours(flat), 1e-300)
     shape = _shape(ratio) if independent else 1.0
     p = _improbable(ratio, shape)

@@ -151,7 +151,7 @@ def long_run(log: ParticipationLog, stats: PerClient, spectra: Spectra | None) -
         zero, ordinates = at_zero(spectra.clients, log.num_rounds)
         chosen = spectra.chosen
         factor = zero / float(np.mean(variance[chosen] / spread[chosen]))
-        alike = float(spectra.counts.sum()) / max(float(total * total / 2 * spread.sum()), 1e-300)
+        alike = float(spectra.slow_counts.sum()) / max(float(total * total / 2 * spread.sum()), 1e-300)
         shared = 2 * max(ordinates, 2.0) * max(len(chosen) / max(alike, 1.0), 1.0)
         if factor > 1:
             alone = 1 / shared + 1 / (ALIKE * max(ordinates, 2.0))
@@ -261,7 +261,7 @@ def counts_drift(counts: np.ndarray, known: np.ndarray | None = None, spectra: S
     r = float(np.clip(series[1:] @ series[:-1] / (power * share) + 1 / total, 0, 0.99))
     variance, freedom = power / total * (1 + r) / (1 - r), max(float(total * (1 - r) / (1 + r)), 2.0)
     if spectra is not None:
-        zero, ordinates = at_zero(spectra.counts, len(counts))
+        zero, ordinates = at_zero(spectra.slow_counts, len(counts))
         own = 2 * max(ordinates, 2.0)
         if zero / total > variance:
             freedom = min(own, freedom) if zero / total > variance * _f_quantile(0.95, own) else freedom
