@@ -201,7 +201,11 @@ def test_what_is_wrong_with_times_is_said(tmp_path):
         (f"{zone},a\n,b\n", {}, "line 3: time must be a time, .*is empty"),
         (f"{zone},a\n{zone},b\n", {"round_start": "soon"}, '--round-start "soon": must be a time'),
         (f"{zone},a\n{zone},b\n", {"round_start": "2026-03-01"}, "must have a time zone"),
-        ("1,a\n2,b\n3,a\n", {"round_seconds": None, "round_gap": "auto"}, "no pause .* stands out.*--round-gap SECONDS"),
+        (
+            "1,a\n2,b\n3,a\n",
+            {"round_seconds": None, "round_gap": "auto"},
+            "no pause .* stands out.*--round-gap SECONDS",
+        ),
         ("1,a\n2,b\n", {"round_gap": "10"}, "--round-gap 10: choose one of it and --round-seconds"),
         ("1,a\n2,b\n", {"round_seconds": None, "round_start": "3"}, "--round-start 3: needs --round-seconds N"),
         ("1,a\n2,b\n", {"round_seconds": None, "round_gap": "soon"}, "must be auto or a number of seconds"),
@@ -255,7 +259,8 @@ def test_intervals_become_rounds(tmp_path, kind, when):
         text = "# event_id\tcomponent_id\tnode_id\tplatform_id\tnode_name\tevent_type\tstart\tstop\treason\n"
         for number, (name, pairs) in enumerate(found.items()):
             text += "".join(
-                f"{number}\t1\t{number}\t0\t{name}\t{int(not only_failures)}\t{low}.0\t{high}.0\tNULL\n" for low, high in pairs
+                f"{number}\t1\t{number}\t0\t{name}\t{int(not only_failures)}\t{low}.0\t{high}.0\tNULL\n"
+                for low, high in pairs
             )
         path.write_bytes(gzip.compress(text.encode()))
     with pytest.raises(ConfigError, match="holds intervals, half of them .*--round-seconds N"):
@@ -290,7 +295,9 @@ def spot(folder, data, gap=195):
 
 def test_a_folder_of_spot_traces(tmp_path):
     folder = spot(tmp_path / "zones", {name: ACTIVE[:, i].astype(int).tolist() for i, name in enumerate(NAMES)})
-    with pytest.raises(ConfigError, match=r"--active-column data=1 if 1 is available, --active-column data=0 if 1 is pre"):
+    with pytest.raises(
+        ConfigError, match=r"--active-column data=1 if 1 is available, --active-column data=0 if 1 is pre"
+    ):
         read_log(folder)
     np.testing.assert_array_equal(matrix(read_log(folder, active_column="data=1")), ACTIVE)
     np.testing.assert_array_equal(matrix(read_log(folder, active_column="data=0")), ~ACTIVE)
@@ -345,8 +352,12 @@ def flare_log() -> str:
         for i in range(M):
             text += FLARE.format(who="ServerRunner", text=f"assigned task to client {NAMES[i]}: name=train, id=1")
             if ACTIVE[t, i]:
-                text += FLARE.format(who="ServerRunner", text=f"got result from client {NAMES[i]} for task: name=train, id=1")
-            text += FLARE.format(who="ServerRunner", text=f"got result from client {NAMES[i]} for task: name=validate, id=2")
+                text += FLARE.format(
+                    who="ServerRunner", text=f"got result from client {NAMES[i]} for task: name=train, id=1"
+                )
+            text += FLARE.format(
+                who="ServerRunner", text=f"got result from client {NAMES[i]} for task: name=validate, id=2"
+            )
     return text
 
 
@@ -356,11 +367,16 @@ def openfl_log() -> str:
         text += f"INFO     Starting round {t}...             aggregator.py:897\n"
         for i in range(M):
             text += f"INFO     Sending tasks to collaborator {NAMES[i]} for round {t}    aggregator.py:329\n"
-            sent = f"INFO     Collaborator {NAMES[i]} is sending task results for train, round {t}   aggregator.py:520\n"
+            sent = (
+                f"INFO     Collaborator {NAMES[i]} is sending task results for train, round {t}   aggregator.py:520\n"
+            )
             if ACTIVE[t, i]:
                 text += sent
             elif i == 4:  # too late
-                text += sent + f"WARNING  STRAGGLER: Collaborator {NAMES[i]} is reporting results after task train has finished\n"
+                text += (
+                    sent
+                    + f"WARNING  STRAGGLER: Collaborator {NAMES[i]} is reporting results after task train has finished\n"
+                )
             text += f"INFO     Collaborator {NAMES[i]} is sending task results for local_validation, round {t}\n"
     return text
 
