@@ -103,12 +103,14 @@ def findings_of(log: ParticipationLog) -> Findings:
     bias = Bias(
         realised_weight=weight, theoretical_weight=theory, uniform=1 / m,
         total_variation=float(np.abs(weight - 1 / m).sum() / 2),
-        total_variation_theoretical=float(np.abs(theory - 1 / m).sum() / 2), more_rounds_to_tell=0, total_variation_by_chance=0.05,
+        total_variation_theoretical=float(np.abs(theory - 1 / m).sum() / 2),
+        more_rounds_to_tell=0, total_variation_by_chance=0.05,
         total_variation_to_sizes=None, most_over=tuple(map(entry, by_weight[::-1][:10])),
         most_under=tuple(map(entry, by_weight[:10])), by_group=_groups(log, weight),
     )  # fmt: skip
     mixing = Mixing(
-        squared_distance_left_per_round=0.856, distance_left_per_round=0.925, distance_halved_after=2.0, distance_tenth_after=None, distance_half_life_rounds=8.9,
+        squared_distance_left_per_round=0.856, distance_left_per_round=0.925,
+        distance_halved_after=2.0, distance_tenth_after=None, distance_half_life_rounds=8.9,
         distance_cooldown_rounds_1e3=89, extrapolated=False, squared_distance_left_for_good=0.0, windows=50,
         clients_seen=int(np.sum(rate > 0)), local_work_ratio=float(1 / rate.mean()),
     )  # fmt: skip

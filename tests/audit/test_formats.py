@@ -231,7 +231,7 @@ INTERVALS = {"a": [(0, 65), (65, 130), (200, 390)], "b": [(40, 100), (90, 300)],
 @pytest.mark.parametrize("when", [None, "start", "throughout"])
 @pytest.mark.parametrize("kind", ["csv", "parquet", "avt", "evt", "fta", "fta failures", "fedscale"])
 def test_intervals_become_rounds(tmp_path, kind, when):
-    path, failures = tmp_path / "log", {name: [] for name in INTERVALS}
+    path = tmp_path / "log"
     if kind == "csv":
         lines = [(name, *pair) for name, pairs in INTERVALS.items() for pair in pairs]
         path.write_bytes(separated(",", ("client", "start", "end"), lines))
@@ -241,7 +241,8 @@ def test_intervals_become_rounds(tmp_path, kind, when):
         pq.write_table(pa.table(dict(zip(("client", "start", "end"), zip(*lines, strict=True), strict=True))), path)
     elif kind == "avt":
         path.write_text("".join(
-            f"{name} {len(pairs)} {' '.join(f'{low} {high}' for low, high in pairs)}\n" for name, pairs in INTERVALS.items()
+            f"{name} {len(pairs)} {' '.join(f'{low} {high}' for low, high in pairs)}\n"
+            for name, pairs in INTERVALS.items()
         ))  # fmt: skip
     elif kind == "evt":
         changes = [(0, "a", "up"), (10, "c", "up"), (40, "b", "up"), (130, "a", "down"), (200, "a", "up"),
@@ -263,7 +264,7 @@ def test_intervals_become_rounds(tmp_path, kind, when):
                 for low, high in pairs
             )
         path.write_bytes(gzip.compress(text.encode()))
-    with pytest.raises(ConfigError, match="holds intervals, half of them .*--round-seconds N"):
+    with pytest.raises(ConfigError, match=r"holds intervals, half of them .*--round-seconds N"):
         read_log(path)
     log = read_log(path, round_seconds=30, active_when=when)
     rounds = range(0, 390, 30)
@@ -305,7 +306,7 @@ def test_a_folder_of_spot_traces(tmp_path):
     np.testing.assert_array_equal(matrix(log), ACTIVE[::2])
     with pytest.raises(ConfigError, match="must be a multiple of gap_seconds, 195"):
         read_log(folder, active_column="data=1", round_seconds=200)
-    with pytest.raises(ConfigError, match="holds a single machine.*give the folder"):
+    with pytest.raises(ConfigError, match=r"holds a single machine.*give the folder"):
         read_log(folder / "a.json")
     spot(folder, {"z": [0, 1]}, gap=60)
     with pytest.raises(ConfigError, match="gap_seconds must be the same in all files, is 60 in one and 195 in another"):
@@ -328,10 +329,12 @@ def test_flash_devices_are_up_while_locked_charging_and_on_wifi(tmp_path):
         return "\n".join(f"{begin + timedelta(minutes=m):%Y-%m-%d %H:%M:%S}\t{state}" for m, state in changes)
 
     ready = [(0, "wifi"), (0, "screen_lock"), (0, "battery_charged_on")]
+    first = [*ready, (30, "screen_unlock"), (50, "screen_lock"), (60, "4G")]
+    second = [(0, "80.0%"), *ready, (10, "phone_off"), (60, "screen_on")]
     devices = {
-        "1": {"guid": "p", "model": "x", "messages": said([*ready, (30, "screen_unlock"), (50, "screen_lock"), (60, "4G")])},
-        "2": {"guid": "q", "model": "y", "messages": said([(0, "80.0%"), *ready, (10, "phone_off"), (60, "screen_on")])},
-    }  # fmt: skip
+        "1": {"guid": "p", "model": "x", "messages": said(first)},
+        "2": {"guid": "q", "model": "y", "messages": said(second)},
+    }
     (tmp_path / "log").write_text(json.dumps(devices))
     log = read_log(tmp_path / "log", round_seconds=600)
     np.testing.assert_array_equal(matrix(log).T.astype(int), [[1, 1, 1, 0, 0, 1], [1, 0, 0, 0, 0, 0]])
@@ -375,7 +378,7 @@ def openfl_log() -> str:
             elif i == 4:  # too late
                 text += (
                     sent
-                    + f"WARNING  STRAGGLER: Collaborator {NAMES[i]} is reporting results after task train has finished\n"
+                    + f"WARNING  STRAGGLER: Collaborator {NAMES[i]} is reporting results after task train has ended\n"
                 )
             text += f"INFO     Collaborator {NAMES[i]} is sending task results for local_validation, round {t}\n"
     return text
@@ -405,7 +408,7 @@ def test_groups_come_from_a_column(tmp_path):
         (tmp_path / f"log.{ending}").write_bytes(content)
         log = read_log(tmp_path / f"log.{ending}", group="region", clients=6)
         assert log.groups == ["(no group)", "north", "north", "south", "south", "south"]
-        with pytest.raises(ConfigError, match='--group "regio": no such column .did you mean "region"'):
+        with pytest.raises(ConfigError, match=r'--group "regio": no such column .did you mean "region"'):
             read_log(tmp_path / f"log.{ending}", group="regio")
     lines[-1] = (*lines[-1][:3], "north")
     (tmp_path / "log.csv").write_bytes(separated(",", (*HEADER, "region"), lines))

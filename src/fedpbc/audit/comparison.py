@@ -64,7 +64,8 @@ def compare(
     )
     first, second = found_before.participation, found_after.participation
     return Comparison(
-        source=before.source, clients_gone=len(before.clients) - len(common), clients_new=len(after.clients) - len(common),
+        source=before.source,
+        clients_gone=len(before.clients) - len(common), clients_new=len(after.clients) - len(common),
         mean_rate=(float(first.mean_rate or 0), float(second.mean_rate or 0)),
         total_variation=(bias[0].total_variation, bias[1].total_variation),
         total_variation_by_chance=(bias[0].total_variation_by_chance, bias[1].total_variation_by_chance),

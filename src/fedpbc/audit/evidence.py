@@ -1,4 +1,5 @@
-"""Where the evidence of a rule can be read: a section of docs/results.md, as a link where the documentation is published."""
+"""Where the evidence of a rule can be read: a section of docs/results.md, as a link where the documentation is
+published."""
 
 from __future__ import annotations
 

@@ -132,7 +132,8 @@ def _document(
         f'<link rel="icon" href="data:,">\n<title>{html.escape(title)}</title>\n'
         f"<style>{STYLE}</style>\n</head>\n<body>\n"
         f'<header><h1>{html.escape(title)}</h1><p class="muted">{" · ".join(facts)}</p>{warning}</header>\n'
-        f'<main><ol class="short">{short}</ol>\n{sections}\n{_changes(change)}{_reading(log)}</main>\n</body>\n</html>\n'
+        f'<main><ol class="short">{short}</ol>\n{sections}\n{_changes(change)}{_reading(log)}</main>\n'
+        "</body>\n</html>\n"
     )
 
 

@@ -255,7 +255,8 @@ def fedpbc_answer(view: View) -> str:
     if half is None or cooldown is None:
         return "FedPBC weighs all clients it hears from equally; how fast they would agree could not be measured here."
     halved = view.mixing.distance_halved_after
-    speed = f"halves in {in_rounds(half if halved is None else halved)}, and a thousandth is left after {in_whole_rounds(cooldown)}"
+    first = in_rounds(half if halved is None else halved)
+    speed = f"halves in {first}, and a thousandth is left after {in_whole_rounds(cooldown)}"
     return f"FedPBC weighs all clients equally; on this log the distance between their models {speed}."
 
 
@@ -295,9 +296,10 @@ def fedpbc(view: View) -> str:
         parts.append(
             paragraph(
                 "The distance is the root of the mean squared distance of the models from their mean. A cool-down is a"
-                " number of rounds at the end without local steps, in which the models only average. The first rounds take"
-                " most of the distance, the later ones wait for the rarest clients: so the average over the way is slower"
-                " than the first half. A cool-down that is long compared with your training means that models stay apart."
+                " number of rounds at the end without local steps, in which the models only average. The first rounds"
+                " take most of the distance, the later ones wait for the rarest clients: so the average over the way is"
+                " slower than the first half. A cool-down that is long compared with your training means that models"
+                " stay apart."
             )
         )
     return "".join(parts)

@@ -55,7 +55,8 @@ def spectra_of(log: ParticipationLog) -> Spectra | None:
 
 
 def halves(series: np.ndarray, known: np.ndarray) -> np.ndarray:
-    """A centred series less its mean before the place where its sum is furthest from 0, and that after it. [T] -> f[T]"""
+    """A centred series less its mean before the place where its sum is furthest from 0, and that after it. [T]
+    -> f[T]"""
     cut = int(np.argmax(np.abs(np.cumsum(series)))) + 1
     found = series.astype(float)
     for part in (slice(0, cut), slice(cut, len(series))):
@@ -68,11 +69,11 @@ def halves(series: np.ndarray, known: np.ndarray) -> np.ndarray:
 def period(log: ParticipationLog, spectra: Spectra | None) -> Period:
     """A period in |A^t|, or in single clients whose cycles are not in step (time zones).
 
-    Periodogram of |A^t|, and the sum of those of up to 200 clients, what they share removed; an ordinate, divided by the
-    background (``background``: memory of any length) and by the mean of its 30 nearest neighbours, is F(2k, 60k) without
-    a cycle (k: 1, or as many independent clients as the ordinates' scatter shows). Bonferroni over frequencies and both
-    series, level PERIOD_ALPHA. Periods of more than 2, up to T/3 rounds. The sums over rounds go over the known ones, at
-    their places: an unknown round adds nothing to any of them.
+    Periodogram of |A^t|, and the sum of those of up to 200 clients, what they share removed; an ordinate, divided by
+    the background (``background``: memory of any length) and by the mean of its 30 nearest neighbours, is F(2k, 60k)
+    without a cycle (k: 1, or as many independent clients as the ordinates' scatter shows). Bonferroni over
+    frequencies and both series, level PERIOD_ALPHA. Periods of more than 2, up to T/3 rounds. The sums over rounds go
+    over the known ones, at their places: an unknown round adds nothing to any of them.
     """
     if spectra is None:
         return Period(None, 0.0, 1.0)
@@ -166,8 +167,9 @@ def _shapes(memories: np.ndarray, omega: np.ndarray) -> np.ndarray:
 def _weights(power: np.ndarray, total: int, memories: np.ndarray, lowest: int) -> np.ndarray:
     """Weights >= 0 of the spectra of ``memories``, for ordinates ``lowest`` .. n of ``power`` (1 .. n).
 
-    They minimise the Itakura-Saito divergence (Whittle's likelihood) by multiplicative steps, over ordinates put together
-    in bins of equal logarithmic width; what is above CUT times the fit is cut down to it, and the fit made again.
+    They minimise the Itakura-Saito divergence (Whittle's likelihood) by multiplicative steps, over ordinates put
+    together in bins of equal logarithmic width; what is above CUT times the fit is cut down to it, and the fit made
+    again.
     """
     n = len(power)
     edges = np.unique(np.round(np.geomspace(lowest, n + 1, min(BINS, n) + 1)).astype(np.int64))

@@ -42,8 +42,8 @@ class PerClient(NamedTuple):
     censored: int
     """How many runs of rounds without a client touch unknown ones."""
     spells: np.ndarray
-    """sum over the client's cycles, an absence of D rounds and the presence of U after it, of (U (1-p) - D p)^2, f[m]; p is
-    the rate before the k of ``deviation`` and that after it, so that a change of the rate does not count as scatter."""
+    """sum over the client's cycles, an absence of D rounds and the presence of U after it, of (U (1-p) - D p)^2,
+    f[m]; p is the rate before the k of ``deviation`` and that after it: a change of the rate is no scatter."""
     scatter: np.ndarray
     """sum (U (1-p) - D p)^2 and sum (U (1-p) - D p)^4 with the rate p of the whole log, f[2, m]."""
     cycles: np.ndarray

@@ -140,8 +140,8 @@ def long_run(log: ParticipationLog, stats: PerClient, spectra: Spectra | None) -
     """The long-run variance of every client: from its presences and absences, and from the spectra.
 
     Presences and absences that follow each other independently, of whatever lengths (chains, and chains seen through
-    losses, are such), have (1/T) sum (U (1-p) - D p)^2 over the cycles (Smith's theorem for renewal processes). Rates that
-    change slowly have more: the spectrum of the clients at frequency 0 says how much, for all alike.
+    losses, are such), have (1/T) sum (U (1-p) - D p)^2 over the cycles (Smith's theorem for renewal processes). Rates
+    that change slowly have more: the spectrum of the clients at frequency 0 says how much, for all alike.
     """
     total, rate = log.known_rounds, stats.seen / log.known_rounds
     spread = rate * (1 - rate)
@@ -172,17 +172,19 @@ def scatter_of(remembered: Memory, slow: LongRun) -> tuple[np.ndarray, float]:
 
 
 CYCLES_A_DEGREE = 0.4
-"""Degrees of freedom of a cycle: squares of differences of exponential times have variance 5, those of normal ones 2."""
+"""Degrees of freedom of a cycle: squares of differences of exponential times have variance 5, those of normal
+ones 2."""
 
 
 ALIKE = 8.0
 """Degrees of freedom for every ordinate that speaks of slow changes, which clients need not have alike."""
 SEARCHED = 4.0
-"""The break at which cycles are centred is searched for, which takes so many degrees of freedom out of their scatter."""
+"""The break at which cycles are centred is searched for, which takes so many degrees of freedom out of their
+scatter."""
 
 
 def _freedom(stats: PerClient) -> np.ndarray:
-    """2 / (relative variance of sum z^2), f[m]: that of exponential times, or less where a few long spells make the sum.
+    """2 / (relative variance of sum z^2), f[m]: that of exponential times, or less where few long spells make the sum.
 
     One long absence then proves nothing: it may be a spell like the others.
     """
@@ -230,8 +232,9 @@ def drift(log: ParticipationLog, stats: PerClient, scatter: LongRun, spectra: Sp
     """CUSUM per client, and one of |A^t|, together corrected by Holm: family-wise error ALPHA.
 
     S max_k |S(k)/S - k/T| / sqrt(T v) has Kolmogorov's distribution in the limit when participation is stationary with
-    long-run variance v (``long_run``); that v is an estimate is allowed for (``bridge_tail``). A client is tested that was
-    active, and inactive, FEWEST_EVENTS times, in as many cycles. Unknown rounds are left out: k and T count known ones.
+    long-run variance v (``long_run``); that v is an estimate is allowed for (``bridge_tail``). A client is tested
+    that was active, and inactive, FEWEST_EVENTS times, in as many cycles. Unknown rounds are left out: k and T count
+    known ones.
     """
     total, rate = log.known_rounds, stats.seen / log.known_rounds
     enough = (stats.seen >= FEWEST_EVENTS) & (total - stats.seen >= FEWEST_EVENTS) & (stats.cycles >= FEWEST_EVENTS)
@@ -249,8 +252,9 @@ def drift(log: ParticipationLog, stats: PerClient, scatter: LongRun, spectra: Sp
 def counts_drift(counts: np.ndarray, known: np.ndarray | None = None, spectra: Spectra | None = None) -> float:
     """p-value of the CUSUM of |A^t| [T]; 1 when the number never changes.
 
-    Its long-run variance is that of a chain with its lag-1 autocorrelation, or what its spectrum has at frequency 0, where
-    that is more. known: bool[T]; the other rounds are left out, and so are pairs with one of them from the autocorrelation.
+    Its long-run variance is that of a chain with its lag-1 autocorrelation, or what its spectrum has at frequency 0,
+    where that is more. known: bool[T]; the other rounds are left out, and so are pairs with one of them from the
+    autocorrelation.
     """
     known = np.ones(len(counts), bool) if known is None else known
     series, total = centred(counts, known), int(known.sum())

@@ -55,8 +55,10 @@ def _changes(change: Comparison) -> Iterable[str]:
     low, high = change.total_variation_by_chance
     yield (
         f"Weight on the wrong clients: {before:.1%} -> {after:.1%} (by chance up to {low:.1%} and {high:.1%}); "
-        f"mean rate {share(change.mean_rate[0])} -> {share(change.mean_rate[1])}; Gini {change.gini[0]:z.2f} -> "
-        f"{change.gini[1]:z.2f}; rounds with none {percent(change.empty_rounds[0])} -> {percent(change.empty_rounds[1])}."
+        f"mean rate {share(change.mean_rate[0])} -> {share(change.mean_rate[1])}; "
+        f"Gini {change.gini[0]:z.2f} -> "
+        f"{change.gini[1]:z.2f}; "
+        f"rounds with none {percent(change.empty_rounds[0])} -> {percent(change.empty_rounds[1])}."
     )
     if change.clients_gone or change.clients_new:
         yield f"{count(change.clients_gone, 'client')} gone, {change.clients_new:,} new."
@@ -177,8 +179,8 @@ def _fedpbc(found: Mixing | None) -> Iterable[str]:
         until += " (more than the log has in a row: extrapolated)" if found.extrapolated else ""
         yield f"On this log the distance between models is {', '.join([*first, until])}."
         yield (
-            f"Over that way a round leaves {left(once)} of the distance, {left(squared)} of its square; the first rounds "
-            "take most, the later ones wait for the rarest clients."
+            f"Over that way a round leaves {left(once)} of the distance, {left(squared)} of its square; the first "
+            "rounds take most, the later ones wait for the rarest clients."
         )
     yield (f"Local work: {number(found.local_work_ratio)} times FedAvg's, for every client computes in every round.")
 

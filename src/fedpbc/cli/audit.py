@@ -32,7 +32,7 @@ ABOVE = 3
 )
 @click.option(
     "--fail-above", "limit", metavar="tv=X",
-    help=f"End with status {ABOVE} if FedAvg's total variation from equal weights is above X and more than chance gives.",
+    help=f"End with status {ABOVE} if FedAvg's total variation from equal weights is above X, and above chance.",
 )  # fmt: skip
 @click.option("--json", "json_to", metavar="-", help="Write audit.json to standard output, and nothing else.")
 @click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Where files go [default: audit-LOG].")

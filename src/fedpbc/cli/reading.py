@@ -42,7 +42,7 @@ OPTIONS = (
         type=click.Choice(["empty", "unknown"]),
         help="Rounds that are not there had no client, or were not logged [default: refused].",
     ),
-    click.option("--drop-duplicates", is_flag=True, help="A round and client that stand there more than once count once."),
+    click.option("--drop-duplicates", is_flag=True, help="A round and client that stand there twice count once."),
     click.option("--table", metavar="NAME", help="The table of a database, or the sheet of a workbook."),
     click.option("--query", metavar="SQL", help="A SELECT whose answer is the log."),
 )  # fmt: skip

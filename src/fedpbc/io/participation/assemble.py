@@ -155,8 +155,8 @@ def _which_length(there: np.ndarray, table: Table) -> str:
     gaps = np.diff(there)
     length = f"{float(np.median(gaps)) / each:.6g}" if len(gaps) else "N"
     return (
-        f"column {table.columns.roles.moment} holds times in {unit}: {table.reading.spell('round_seconds', length)} makes "
-        f"rounds of that length of them, {table.reading.spell('round_gap', 'auto')} tells rounds from pauses"
+        f"column {table.columns.roles.moment} holds times in {unit}: {table.reading.spell('round_seconds', length)} "
+        f"makes rounds of that length of them, {table.reading.spell('round_gap', 'auto')} tells rounds from pauses"
     )
 
 

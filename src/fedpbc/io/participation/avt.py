@@ -1,4 +1,4 @@
-"""AVT, the format of the Repository of Availability Traces (Godfrey, Shenker, Stoica, SIGCOMM 2006), and its event form.
+"""AVT, the format of the Repository of Availability Traces (Godfrey et al., SIGCOMM 2006), and its event form.
 
 A line of AVT is a node: ``id count start end start end ...`` in seconds. A line of events is ``time id up|down``.
 """

@@ -251,8 +251,8 @@ class Roles:
         shown = shorten(",".join(names))
         return (
             f"column {role} is missing{suggest(role, names)}; the first line must be round,client,active or "
-            f"round,client (time may stand for round, start,end for an interval, a column for every client for client), "
-            f"is {shown}; {self._columns} says what they are called"
+            "round,client (time may stand for round, start,end for an interval, a column for every client for "
+            f"client), is {shown}; {self._columns} says what they are called"
         )
 
 

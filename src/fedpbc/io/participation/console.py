@@ -57,8 +57,8 @@ def _flower_log(
         raise BadLog(
             path,
             "holds no line like 'aggregate_train: Received 8 results and 2 failures' (Flower), 'got result from client "
-            "site-1 for task: name=train' (NVIDIA FLARE) or 'Collaborator a is sending task results for train, round 0' "
-            "(OpenFL); a .log or .txt file must be the console log of one of these servers",
+            "site-1 for task: name=train' (NVIDIA FLARE) or 'Collaborator a is sending task results for train, round 0'"
+            " (OpenFL); a .log or .txt file must be the console log of one of these servers",
         )
     if not any(results.values()):
         raise BadLog(path, f"no client is active in any of {len(results):,} rounds; at least one must be")

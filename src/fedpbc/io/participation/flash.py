@@ -1,4 +1,4 @@
-"""The device log of FLASH (Yang et al., WWW 2021): what phones did, line by line; ready when idle, on Wi-Fi and charging.
+"""The device log of FLASH (Yang et al., WWW 2021): what phones did; ready when idle, on Wi-Fi and charging.
 
 A JSON object of devices (or an array of them): ``{"guid": "...", "messages": "2020-01-06 08:12:45<tab>wifi\\n..."}``.
 """

@@ -1,7 +1,7 @@
 """The event_trace table of the Failure Trace Archive (Kondo, Javadi, Iosup, Epema, CCGrid 2010).
 
-Nine columns between tabs, with comments (#): event_id, component_id, node_id, platform_id, node_name, event_type (1: up,
-0: down), event_start_time, event_stop_time (seconds), event_end_reason.
+Nine columns between tabs, with comments (#): event_id, component_id, node_id, platform_id, node_name, event_type
+(1: up, 0: down), event_start_time, event_stop_time (seconds), event_end_reason.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ def rounds_of_pauses(source: Source, times: np.ndarray, table: Table) -> np.ndar
     reading = table.reading
     moments = np.unique(times)
     pauses = np.diff(moments)
-    unit, each = table.clock.unit(int(moments[-1])) if table.clock is not None else unit_of(int(moments[-1]))
+    each = (table.clock.unit(int(moments[-1])) if table.clock is not None else unit_of(int(moments[-1])))[1]
     if reading.gap_seconds is not None:
         least = reading.gap_seconds * each
     else:
@@ -62,7 +62,8 @@ def _pause_that_stands_out(source: Source, pauses: np.ndarray, reading: Reading)
         raise BadLog(
             source,
             "no pause between the times stands out, so rounds cannot be told from them: "
-            f"{reading.spell('round_gap', 'SECONDS')} says how long a pause is, {reading.spell('round_seconds', 'N')} a round",
+            f"{reading.spell('round_gap', 'SECONDS')} says how long a pause is, "
+            f"{reading.spell('round_seconds', 'N')} a round",
         )
     k = int(np.argmax(ratios))
     return float(np.sqrt(lengths[k] * lengths[k + 1]))

@@ -39,10 +39,11 @@ def table_of_entries(source: Source, reading: Reading, entries: Entries, one: st
     entries = chain([(place, first)], entries)
     names = _list_key(first, reading)
     if names is None:
-        what = f"is a log of events, with {'an' if one == 'entry' else 'a'} {one} for every client and not for every round; "
+        an = "an" if one == "entry" else "a"
+        what = f"is a log of events, with {an} {one} for every client and not for every round; "
         table = table_of_records(source, list(first), entries, reading, what)
         table.first_line = 1 if one == "line" else None
-        table.notes.append(f"{'an' if one == 'entry' else 'a'} {one} is a client of a round")
+        table.notes.append(f"{an} {one} is a client of a round")
         return table
     if reading.active_column not in (None, "none"):
         raise BadLog(
