@@ -14,7 +14,7 @@ from fedpbc.audit import ParticipationLog, audit, read_log
 from fedpbc.audit import statistics as found
 from fedpbc.audit.mixing import mixing
 from fedpbc.audit.spectrum import period, spectra_of
-from fedpbc.audit.steadiness import counts_drift, drift, holm, long_run, memory, runs_test
+from fedpbc.audit.steadiness import bridge_tail, counts_drift, drift, holm, long_run, memory, runs_test
 
 
 def random_table(rounds: int = 60, m: int = 9, seed: int = 0) -> np.ndarray:

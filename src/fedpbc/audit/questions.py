@@ -296,10 +296,10 @@ def fedpbc(view: View) -> str:
         parts.append(
             paragraph(
                 "The distance is the root of the mean squared distance of the models from their mean. A cool-down is a"
-                " number of rounds at the end without local steps, in which the models only average. The first rounds"
-                " take most of the distance, the later ones wait for the rarest clients: so the average over the way is"
-                " slower than the first half. A cool-down that is long compared with your training means that models"
-                " stay apart."
+                " number of rounds at the end without local steps, in which the models only average. Where the first"
+                " rounds take most of the distance and the later ones wait for the rarest clients, the average over the"
+                " way is slower than the first half. A cool-down that is long compared with your training means that"
+                " models stay apart."
             )
         )
     return "".join(parts)

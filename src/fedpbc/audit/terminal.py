@@ -178,9 +178,11 @@ def _fedpbc(found: Mixing | None) -> Iterable[str]:
         until = f"a thousandth is left after {in_whole_rounds(cooldown)} of cool-down"
         until += " (more than the log has in a row: extrapolated)" if found.extrapolated else ""
         yield f"On this log the distance between models is {', '.join([*first, until])}."
+        half, halved = found.distance_half_life_rounds, found.distance_halved_after
+        waits = half is not None and halved is not None and halved < half / 2
         yield (
-            f"Over that way a round leaves {left(once)} of the distance, {left(squared)} of its square; the first "
-            "rounds take most, the later ones wait for the rarest clients."
+            f"Over that way a round leaves {left(once)} of the distance on average, {left(squared)} of its square"
+            + ("; the first rounds take most, the later ones wait for the rarest clients." if waits else ".")
         )
     yield (f"Local work: {number(found.local_work_ratio)} times FedAvg's, for every client computes in every round.")
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from fedpbc.core.memory import total_memory
 from fedpbc.errors import shorten
-from fedpbc.io.participation.intervals import length_of_round, rounds_of_pauses, spread_over_rounds
+from fedpbc.io.participation.intervals import length_of_round, likely_length, rounds_of_pauses, spread_over_rounds
 from fedpbc.io.participation.log import ParticipationLog, ordered
 from fedpbc.io.participation.pairs import Found, Pairs, distinct
 from fedpbc.io.participation.reading import BadLog, Reading, Rows, Table
@@ -152,8 +152,8 @@ def _which_length(there: np.ndarray, table: Table) -> str:
     """Times without a length of a round: ask, with one that is likely."""
     assert table.clock is not None
     unit, each = table.clock.unit(int(there[-1]))
-    gaps = np.diff(there)
-    length = f"{float(np.median(gaps)) / each:.6g}" if len(gaps) else "N"
+    likely = likely_length(there)
+    length = f"{likely / each:.3g}" if likely else "N"
     return (
         f"column {table.columns.roles.moment} holds times in {unit}: {table.reading.spell('round_seconds', length)} "
         f"makes rounds of that length of them, {table.reading.spell('round_gap', 'auto')} tells rounds from pauses"

@@ -54,19 +54,34 @@ def rounds_of_pauses(source: Source, times: np.ndarray, table: Table) -> np.ndar
     return numbers[np.searchsorted(moments, times)]
 
 
-def _pause_that_stands_out(source: Source, pauses: np.ndarray, reading: Reading) -> float:
-    """Half-way (in the logarithm) over the widest step between the pauses, put in order."""
+def likely_length(moments: np.ndarray) -> float:
+    """The median time between the rounds that pauses show, or between the times if none stands out; 0 of one time."""
+    pauses = np.diff(moments)
+    least = _widest_step(pauses)
+    starts = moments[np.concatenate([[True], pauses > least])] if least is not None else moments
+    return float(np.median(np.diff(starts))) if len(starts) > 1 else 0.0
+
+
+def _widest_step(pauses: np.ndarray) -> float | None:
+    """Half-way (in the logarithm) over the widest step between the pauses, put in order; None where it is narrow."""
     lengths = np.unique(pauses).astype(float)
     ratios = lengths[1:] / lengths[:-1]
     if not len(ratios) or ratios.max() < STANDS_OUT:
+        return None
+    k = int(np.argmax(ratios))
+    return float(np.sqrt(lengths[k] * lengths[k + 1]))
+
+
+def _pause_that_stands_out(source: Source, pauses: np.ndarray, reading: Reading) -> float:
+    found = _widest_step(pauses)
+    if found is None:
         raise BadLog(
             source,
             "no pause between the times stands out, so rounds cannot be told from them: "
             f"{reading.spell('round_gap', 'SECONDS')} says how long a pause is, "
             f"{reading.spell('round_seconds', 'N')} a round",
         )
-    k = int(np.argmax(ratios))
-    return float(np.sqrt(lengths[k] * lengths[k + 1]))
+    return found
 
 
 def spread_over_rounds(source: Source, table: Table) -> None:
