@@ -56,7 +56,7 @@ def test_a_change_is_said_in_terminal_page_and_json(fedpbc, tmp_path):
     region = ["north", "south"] * 5
     write(tmp_path / "before.csv", drawn(UNEVEN, 400, 1), region)
     better = np.r_[np.full(9, 0.7), 0.1]
-    write(tmp_path / "after.csv", drawn(better, 400, 2), region)
+    write(tmp_path / "after.csv", drawn(better, 400, 3), region)
     status, out, err = fedpbc("audit", "after.csv", "--before", "before.csv", "--group", "region")
     assert (status, err) == (0, "")
     assert "(read as csv)" in out
