@@ -151,7 +151,7 @@ def test_says_what_it_measured():
     text = Reader(page_of("groups")).text
     for said in ("40 clients", "500 rounds", "Very uneven", "of the weight in FedAvg sits on the wrong clients"):
         assert said in text
-    for said in ("repeats every 24 rounds", "No drift found", "halves in 8.9 rounds", "89 rounds", "city", "rural"):
+    for said in ("repeats every 24 rounds", "No drift found", "halves in 2 rounds", "89 rounds", "city", "rural"):
         assert said in text
     assert "Evidence: not known" in text
 
