@@ -64,8 +64,8 @@ def test_words_are_the_distance_of_models_mixed_over_the_log(make):
     terminal, page = in_words(table)
     halved, thousandth, once, squared = map(number, re.search(
         r"the distance between models is halved after ([\d.,]+) rounds?, (?:down to a tenth after [\d.,]+ rounds?, )?"
-        r"a thousandth is left after ([\d,]+) rounds? of cool-down.*a round leaves ([\d.]+) of the distance on average, "
-        r"([\d.]+) of its square", terminal.replace("\n", " "),
+        r"a thousandth is left after ([\d,]+) rounds? of cool-down.*a round leaves ([\d.]+) of the distance on "
+        r"average, ([\d.]+) of its square", terminal.replace("\n", " "),
     ).groups())  # fmt: skip
     paths = [distances(table, first, 300, first) for first in range(0, 1200, 40)]
     needed = [int(np.argmax(path <= 1e-3)) for path in paths]

@@ -170,7 +170,7 @@ def test_tells_what_the_audit_finds(name):
     [
         (np.eye(3)[[0, 0, 0]], ["Whether rates drift was not tested", "could not be measured", "1 of 3"]),
         (np.eye(4)[[0, 1, 0, 1] * 20], ["2 groups that never meet", "their models would never all agree"]),
-        (np.ones((200, 4)), ["halves in less than a round", "No cycle was found"]),
+        (np.ones((200, 4)), ["halves in 1 round, ", "No cycle was found"]),
     ],
 )
 def test_says_what_cannot_be_known(table, said):

@@ -371,9 +371,9 @@ def test_slow_rates_that_come_back_are_neither_drift_nor_cycle(kind):
 
 def test_the_bridge_with_an_estimated_variance_has_its_tail_and_kolmogorovs_in_the_limit():
     rng = np.random.default_rng(0)
-    steps = rng.standard_normal((4000, 400)) / 20
+    steps = rng.standard_normal((4000, 1600)) / 40
     walks = np.cumsum(steps, axis=1)
-    largest = np.abs(walks - np.arange(1, 401) / 400 * walks[:, -1:]).max(axis=1)
+    largest = np.abs(walks - np.arange(1, 1601) / 1600 * walks[:, -1:]).max(axis=1) + 0.58 / 40  # between the steps
     for freedom in (4, 12):
         estimated = largest / np.sqrt(rng.chisquare(freedom, 4000) / freedom)
         for x in (1.0, 1.6, 2.4):
