@@ -250,9 +250,9 @@ def test_what_a_trace_cannot_use_is_refused(tmp_path):
     (tmp_path / "server.log").write_text("aggregate_fit: received 3 results and 2 failures\n")
     with pytest.raises(BadOption, match="counts only"):
         trace.function(context(3), path=tmp_path / "server.log")
-    (tmp_path / "log.xlsx").touch()
-    with pytest.raises(BadOption, match=r"must end in one of \.csv"):
-        trace.function(context(3), path=tmp_path / "log.xlsx")
+    (tmp_path / "log.bin").write_bytes(b"x")
+    with pytest.raises(BadOption, match=r"is in none of the formats that are read: npy"):
+        trace.function(context(3), path=tmp_path / "log.bin")
     (tmp_path / "log.csv").write_text("round,client,status\n0,0,ok\n0,1,lost\n")
     with pytest.raises(BadOption, match=r'active_column = "status=": must name at least one value'):
         trace.function(context(2, rounds=1), path=tmp_path / "log.csv", active_column="status=")

@@ -47,6 +47,7 @@ EXTRAS = {
     "matplotlib": "simulation",
     "scipy": "audit",
     "pyarrow": "audit",
+    "openpyxl": "audit",
     "flwr": "flower",
     "sklearn": "data",
     "mlxtend": "data",

@@ -72,8 +72,10 @@ def findings_of(log: ParticipationLog) -> Findings:
         "Use FedPBC, or weight the updates by measured rates",
         "Rates differ by a factor of nine and FedAvg puts 40% of the weight on the wrong clients.",
         "https://example.org/docs/results.html#unequal-links",
+        "strategy = fedpbc.flower.FedPBC()",
+        None,
     )
-    cycle = Advice("cycle", "Train over whole cycles", "Activity repeats.", "not known")
+    cycle = Advice("cycle", "Train over whole cycles", "Activity repeats.", "not known", "rounds = 24", None)
     drift = Drift(0.34, (), 0, False, 0.01, "chi-squared over tenths of the log")
     period = Period(24.0 if log.groups else None, 0.4, 1e-6)
     of_rounds = Rounds(int(np.sum(counts == 0)), int(np.sum(counts == 1)), float(counts.mean()), None)
@@ -101,12 +103,14 @@ def findings_of(log: ParticipationLog) -> Findings:
     bias = Bias(
         realised_weight=weight, theoretical_weight=theory, uniform=1 / m,
         total_variation=float(np.abs(weight - 1 / m).sum() / 2),
-        total_variation_theoretical=float(np.abs(theory - 1 / m).sum() / 2), total_variation_by_chance=0.05,
+        total_variation_theoretical=float(np.abs(theory - 1 / m).sum() / 2),
+        more_rounds_to_tell=0, total_variation_by_chance=0.05,
         total_variation_to_sizes=None, most_over=tuple(map(entry, by_weight[::-1][:10])),
         most_under=tuple(map(entry, by_weight[:10])), by_group=_groups(log, weight),
     )  # fmt: skip
     mixing = Mixing(
-        squared_distance_left_per_round=0.856, distance_left_per_round=0.925, distance_half_life_rounds=8.9,
+        squared_distance_left_per_round=0.856, distance_left_per_round=0.925,
+        distance_halved_after=2.0, distance_tenth_after=None, distance_half_life_rounds=8.9,
         distance_cooldown_rounds_1e3=89, extrapolated=False, squared_distance_left_for_good=0.0, windows=50,
         clients_seen=int(np.sum(rate > 0)), local_work_ratio=float(1 / rate.mean()),
     )  # fmt: skip

@@ -11,8 +11,9 @@ from typing import NamedTuple
 import numpy as np
 
 from fedpbc.audit import ParticipationLog
+from fedpbc.audit.spectrum import period, spectra_of
 from fedpbc.audit.statistics import intervals, per_client
-from fedpbc.audit.steadiness import ALPHA, MEMORY_ALPHA, drift, memory, period
+from fedpbc.audit.steadiness import ALPHA, MEMORY_ALPHA, drift, long_run, memory, scatter_of
 
 Made = tuple[np.ndarray, np.ndarray, np.ndarray]
 """The log bool[T, m], the mean probabilities [m], the numbers of the clients that drift."""
@@ -125,10 +126,11 @@ def study(name: str, logs: int, rounds: int, m: int, hide: bool = False) -> Stud
         unknown = hidden_rounds(np.random.default_rng(seed), rounds) if hide else ()
         log = ParticipationLog.from_matrix(table, unknown=unknown)
         stats = per_client(log)
-        remembered = memory(log, stats)
+        spectra = spectra_of(log)
+        remembered, slow = memory(log, stats), long_run(log, stats, spectra)
         total = log.known_rounds
-        low, high = intervals(stats.seen / total, total * (1 - remembered.used) / (1 + remembered.used))
-        drifts, cycle = drift(log, stats, remembered.used), period(log)
+        low, high = intervals(stats.seen / total, np.maximum(total / scatter_of(remembered, slow)[0], 1))
+        drifts, cycle = drift(log, stats, slow, spectra), period(log, spectra)
         is_named = np.isin(np.arange(m), drifts.drifting)
         rest = np.setdiff1d(np.arange(m), moved)
         named = is_named[moved].mean() if len(moved) else np.nan

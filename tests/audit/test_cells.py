@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedpbc.audit import read_log, steadiness
+from fedpbc.audit import read_log, spectrum
 from fedpbc.errors import ConfigError
 from fedpbc.io.participation import assemble, cells, csvfile, pairs
 from fedpbc.io.participation.log import ParticipationLog
@@ -206,20 +206,20 @@ def test_p_values_of_ordinates_are_those_of_all() -> None:
 
     ratio = np.random.default_rng(7).exponential(size=5000)
     ratio[[1, 17, 900]] = 40, 12, 25
-    expected = np.minimum(f.sf(ratio, 2, 2 * steadiness.NEIGHBOURS) * len(ratio), 1)
-    expected[: steadiness.CYCLES - 1] = 1
-    assert np.array_equal(steadiness._improbable(ratio, 1.0), expected)
+    expected = np.minimum(f.sf(ratio, 2, 2 * spectrum.NEIGHBOURS) * len(ratio), 1)
+    expected[: spectrum.CYCLES - 1] = 1
+    assert np.array_equal(spectrum._improbable(ratio, 1.0), expected)
     assert expected[17] < 1
 
 
 def test_fundamental_is_the_lowest_of_which_the_best_is_a_multiple() -> None:
-    p = np.ones(400)
-    p[[39, 79, 119, 199]] = 1e-4, 1e-6, 1e-9, 1e-3  # frequencies 40, 80, 120, 200
-    p[[38, 40]] = 1e-3  # beside 40
-    assert steadiness._fundamental(p, 119) == 39
-    p[39] = 0.02  # not significant; 80 and its neighbours are not whole parts of 120
-    p[[38, 40]] = 1
-    assert steadiness._fundamental(p, 119) == 119
+    ratio = np.random.default_rng(8).exponential(size=400)
+    ratio[119] = 60  # frequency 120, alone
+    assert spectrum._fundamental(ratio, 1.0, 120.0) == 120
+    ratio[[39, 79, 159, 199]] = 30, 25, 28, 26  # 40, 80, 160 and 200: 120 is the third harmonic of 40
+    assert spectrum._fundamental(ratio, 1.0, 120.0) == 40
+    ratio[np.arange(19, 400, 40)] = 27  # 20, 60, 100, ...: pulses
+    assert spectrum._fundamental(ratio, 1.0, 120.0) == 20
 
 
 def test_more_rows_than_memory_holds_are_refused_after_the_first_block(

@@ -135,19 +135,19 @@ def test_a_flower_console_gives_counts(tmp_path, received, sampled):
     assert "14 failures" in log.notes[1]
 
 
-def test_a_format_is_one_entry_and_may_share_an_ending(tmp_path, monkeypatch):
+def test_a_format_is_one_entry_that_knows_its_content(tmp_path, monkeypatch):
     """Everything else, sorting, checks, options and messages, is that of all formats."""
 
     def read_words(path, reading, progress):
         columns = Columns(path, ["round", "client"], reading)
         table = Table(iter(()), Names(), reading, columns)
-        for t, line in enumerate(path.read_text().splitlines()[1:]):
+        for t, line in enumerate(path.read().decode().splitlines()[1:]):
             table.listed_rounds.append(t)
             codes = table.names.encode(line.split())
             table.pieces = chain(table.pieces, [Rows(np.full(len(codes), t), codes, np.ones(len(codes), bool))])
         return table
 
-    words = Format("words", (".txt",), read_words, recognises=lambda path: path.read_text().startswith("# words"))
+    words = Format("words", "words", read_words, recognises=lambda source: source.head.startswith(b"# words"))
     monkeypatch.setattr(formats, "FORMATS", (words, *formats.FORMATS))
     path = tmp_path / "log.txt"
     path.write_text("# words\nb a\n\na c\n")
@@ -199,7 +199,7 @@ BAD: list[tuple[str, bytes, str]] = [
     ("log.parquet", b"PAR1", "cannot be read as Parquet, is it truncated"),
     ("log.log", b"hello\n", "holds no line like 'aggregate_train"),
     ("log.log", b"aggregate_fit: received 0 results and 2 failures\n", "no client is active"),
-    ("log.xlsx", b"x", "must end in one of .csv"),
+    ("log.csx", b"x", "is in none of the formats that are read: npy, parquet, .*did you mean .*csv"),
 ]  # fmt: skip
 
 

@@ -61,7 +61,7 @@ def nasty_findings(log: ParticipationLog) -> Findings:
         log=replace(whole.log, source=NASTY[1], format=NASTY[0]),
         participation=replace(whole.participation, never_seen=NASTY),
         stationarity=replace(whole.stationarity, drift=drift),
-        advice=(Advice("x", NASTY[0], NASTY[1], "javascript:alert(1)"),),
+        advice=(Advice("x", NASTY[0], NASTY[1], "javascript:alert(1)", NASTY[0], "javascript:alert(1)"),),
     )
 
 
@@ -151,7 +151,7 @@ def test_says_what_it_measured():
     text = Reader(page_of("groups")).text
     for said in ("40 clients", "500 rounds", "Very uneven", "of the weight in FedAvg sits on the wrong clients"):
         assert said in text
-    for said in ("repeats every 24 rounds", "No drift found", "halves in 8.9 rounds", "89 rounds", "city", "rural"):
+    for said in ("repeats every 24 rounds", "No drift found", "halves in 2 rounds", "89 rounds", "city", "rural"):
         assert said in text
     assert "Evidence: not known" in text
 
@@ -170,7 +170,7 @@ def test_tells_what_the_audit_finds(name):
     [
         (np.eye(3)[[0, 0, 0]], ["Whether rates drift was not tested", "could not be measured", "1 of 3"]),
         (np.eye(4)[[0, 1, 0, 1] * 20], ["2 groups that never meet", "their models would never all agree"]),
-        (np.ones((200, 4)), ["halves in less than a round", "No cycle was found"]),
+        (np.ones((200, 4)), ["halves in 1 round, ", "No cycle was found"]),
     ],
 )
 def test_says_what_cannot_be_known(table, said):

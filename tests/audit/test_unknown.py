@@ -10,7 +10,8 @@ import pytest
 from fedpbc.audit import ParticipationLog, audit, heat
 from fedpbc.audit import statistics as found
 from fedpbc.audit.mixing import mixing
-from fedpbc.audit.steadiness import centred, counts_drift, memory, period
+from fedpbc.audit.spectrum import centred, period, spectra_of
+from fedpbc.audit.steadiness import counts_drift, memory
 from fedpbc.errors import ConfigError
 
 UNKNOWN = [0, 7, 20, 21, 22, 23, 40, 59]
@@ -144,7 +145,7 @@ def test_the_drift_of_counts_leaves_unknown_rounds_out():
 def test_a_cycle_keeps_its_period_across_unknown_rounds():
     table = (np.arange(400)[:, None] + np.arange(12)) % 20 < 3
     log = ParticipationLog.from_matrix(table, unknown=range(150, 187))
-    assert period(log).rounds == pytest.approx(20, rel=0.02)
+    assert period(log, spectra_of(log)).rounds == pytest.approx(20, rel=0.02)
     np.testing.assert_array_equal(centred(np.array([1, 9, 3]), np.array([True, False, True])), [-1, 0, 1])
 
 

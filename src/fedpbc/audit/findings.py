@@ -8,7 +8,8 @@ from dataclasses import replace
 import numpy as np
 
 from fedpbc.audit.mixing import mixing
-from fedpbc.audit.rules import advise
+from fedpbc.audit.rules import HARMLESS, advise
+from fedpbc.audit.spectrum import period, spectra_of
 from fedpbc.audit.statistics import (
     CONFIDENCE,
     PerClient,
@@ -19,7 +20,17 @@ from fedpbc.audit.statistics import (
     realised_weights,
     total_variation_by_chance,
 )
-from fedpbc.audit.steadiness import ALPHA, MEMORY_ALPHA, DriftTest, Memory, counts_drift, drift, memory, period
+from fedpbc.audit.steadiness import (
+    ALPHA,
+    MEMORY_ALPHA,
+    DriftTest,
+    Memory,
+    counts_drift,
+    drift,
+    long_run,
+    memory,
+    scatter_of,
+)
 from fedpbc.audit.types import (
     About,
     Absences,
@@ -54,15 +65,17 @@ def audit(log: ParticipationLog) -> Findings:
 
 def _of_clients(log: ParticipationLog) -> Findings:
     stats = per_client(log)
-    remembered = memory(log, stats)
+    spectra = spectra_of(log)
+    remembered, slow = memory(log, stats), long_run(log, stats, spectra)
+    scatter, pooled = scatter_of(remembered, slow)
     label = components(log)
     groups = tuple(_ids(log, label == k) for k in np.unique(label[label >= 0]))
     return Findings(
         log=_about(log),
-        participation=_participation(log, stats, remembered, groups),
-        bias=_bias(log, stats, remembered),
+        participation=_participation(log, stats, scatter, groups),
+        bias=_bias(log, stats, pooled),
         stationarity=Stationarity(
-            _drift(log, drift(log, stats, remembered.used)), _autocorrelation(remembered), period(log)
+            _drift(log, drift(log, stats, slow, spectra)), _autocorrelation(remembered), period(log, spectra)
         ),
         mixing=_mixing(log, len(groups)),
         advice=(),
@@ -72,13 +85,14 @@ def _of_clients(log: ParticipationLog) -> Findings:
 
 def _of_counts(log: ParticipationLog) -> Findings:
     counts, m = log.known_counts(), log.num_clients
-    p = counts_drift(log.active_counts(), log.known())
+    spectra = spectra_of(log)
+    p = counts_drift(log.active_counts(), log.known(), spectra)
     drifts = Drift(p, (), 0, p < ALPHA, ALPHA, "CUSUM of the number of active clients")
     return Findings(
         log=_about(log),
         participation=_rounds(log, float(counts.mean()) / m if m else None),
         bias=None,
-        stationarity=Stationarity(drifts, None, period(log)),
+        stationarity=Stationarity(drifts, None, period(log, spectra)),
         mixing=None,
         advice=(),
         clients=(),
@@ -104,10 +118,10 @@ def _rounds(log: ParticipationLog, mean_rate: float | None) -> Rounds:
 
 
 def _participation(
-    log: ParticipationLog, stats: PerClient, remembered: Memory, groups: tuple[tuple[str, ...], ...]
+    log: ParticipationLog, stats: PerClient, scatter: Floats, groups: tuple[tuple[str, ...], ...]
 ) -> Participation:
     rate = stats.seen / log.known_rounds
-    effective = np.maximum(log.known_rounds * (1 - remembered.used) / (1 + remembered.used), 1)
+    effective = np.maximum(log.known_rounds / scatter, 1)
     low, high = intervals(rate, effective)
     never = _ids(log, stats.seen == 0)
     rounds = _rounds(log, float(rate.mean()))
@@ -115,7 +129,7 @@ def _participation(
         empty_rounds=rounds.empty_rounds, single_rounds=rounds.single_rounds, mean_active=rounds.mean_active,
         mean_rate=rounds.mean_rate,
         rate=rate, rate_low=low, rate_high=high, confidence=CONFIDENCE,
-        intervals_widened=bool(np.any(remembered.used > 0)),
+        intervals_widened=bool(np.any(scatter > 1)),
         gini=gini(rate),
         longest_absence=stats.longest,
         absence_histogram=Absences(stats.edges, stats.absences, stats.censored),
@@ -123,22 +137,27 @@ def _participation(
     )  # fmt: skip
 
 
-def _bias(log: ParticipationLog, stats: PerClient, remembered: Memory) -> Bias:
+def _bias(log: ParticipationLog, stats: PerClient, scatter: float) -> Bias:
     m = len(log.clients)
     weight = realised_weights(log)
+    chance = total_variation_by_chance(log.active_counts(), m, scatter)
     theory = fedavg_weights(stats.seen / log.known_rounds)
     order = np.argsort(weight, kind="stable")
-    correlation = min(max(remembered.pooled, 0.0), 0.99) if remembered.p_value < MEMORY_ALPHA else 0.0
     return Bias(
         realised_weight=weight, theoretical_weight=theory, uniform=1 / m,
         total_variation=_distance(weight, np.full(m, 1 / m)),
         total_variation_theoretical=_distance(theory, np.full(m, 1 / m)),
-        total_variation_by_chance=total_variation_by_chance(log.active_counts(), m, correlation),
+        total_variation_by_chance=chance, more_rounds_to_tell=_more_rounds(log, chance),
         total_variation_to_sizes=None if log.sizes is None else _distance(weight, log.sizes / log.sizes.sum()),
         most_over=tuple(_entry(log, weight, i) for i in order[::-1][:NAMED] if weight[i] * m > 1),
         most_under=tuple(_entry(log, weight, i) for i in order[:NAMED] if weight[i] * m < 1),
         by_group=_by_group(log, weight),
     )  # fmt: skip
+
+
+def _more_rounds(log: ParticipationLog, chance: float) -> int:
+    """What chance gives falls with the root of the number of rounds."""
+    return max(math.ceil(log.known_rounds * ((chance / HARMLESS) ** 2 - 1)), 0)
 
 
 def _distance(a: Floats, b: Floats) -> float:
@@ -190,6 +209,7 @@ def _mixing(log: ParticipationLog, groups: int) -> Mixing:
         squared_distance_left_per_round=found.squared_left,
         distance_left_per_round=None if found.squared_left is None else math.sqrt(found.squared_left),
         distance_half_life_rounds=found.half_life, distance_cooldown_rounds_1e3=found.cooldown,
+        distance_halved_after=found.halved_after, distance_tenth_after=found.tenth_after,
         extrapolated=found.extrapolated, squared_distance_left_for_good=found.left_for_good,
         windows=found.windows, clients_seen=found.clients_seen,
         local_work_ratio=log.known_rounds * len(log.clients) / len(log.rounds),

@@ -89,9 +89,9 @@ def client_ids(clients: Sequence[object]) -> str:
     return f"{text} and {more:,} more, in audit.json" if more > 0 else text
 
 
-def evidence(source: str) -> str:
-    """A link when it is one to the web."""
-    text = clean(source)
-    if text.startswith(("https://", "http://")):
-        return f'<a rel="noreferrer" href="{html.escape(text)}">{html.escape(text)}</a>'
+def evidence(source: str, link: str | None = None) -> str:
+    """What supports an advice, with a link to where it can be read."""
+    text, target = clean(source), clean(link or source)
+    if target.startswith(("https://", "http://")):
+        return f'<a rel="noreferrer" href="{html.escape(target)}">{html.escape(text)}</a>'
     return html.escape(text)

@@ -30,6 +30,9 @@ class Window(NamedTuple):
     rounds: int
     left: float
     """||W^(first) ... W^(last) - J||_F^2 / (m - 1) at its end, not below FLOOR: the share of the squared distance."""
+    half: int | None = None
+    """Rounds until half of the distance was left, a quarter of its square."""
+    tenth: int | None = None
 
 
 class Speed(NamedTuple):
@@ -47,6 +50,9 @@ class Speed(NamedTuple):
     """Share of the squared distance that no number of rounds takes away; 0 where all clients meet."""
     windows: int
     clients_seen: int
+    halved_after: float | None = None
+    """Rounds until half of the distance was left, measured: the median over the windows that got there."""
+    tenth_after: float | None = None
 
 
 def mixing(log: ParticipationLog, groups: int, seed: int = 0) -> Speed:
@@ -71,8 +77,14 @@ def mixing(log: ParticipationLog, groups: int, seed: int = 0) -> Speed:
     speed = sum(np.log(window.left) for window in used) / sum(window.rounds for window in used)
     if speed >= 0:
         return Speed(1.0, None, None, True, 0.0, len(used), len(seen))
+    reached = [_median([window.half for window in windows]), _median([window.tenth for window in windows])]
     half, cooldown = (float(np.log(share**2) / speed) for share in (0.5, 1e-3))
-    return Speed(float(np.exp(speed)), half, cooldown, not finished, 0.0, len(used), len(seen))
+    return Speed(float(np.exp(speed)), half, cooldown, not finished, 0.0, len(used), len(seen), *reached)
+
+
+def _median(rounds: list[int | None]) -> float | None:
+    known = [each for each in rounds if each is not None]
+    return float(np.median(known)) if known else None
 
 
 def _start(m: int, seed: int) -> np.ndarray:
@@ -132,13 +144,17 @@ def _window(
     if here.start == here.stop:
         return Window(end - first, 1.0)
     x, norm = start.copy(), total
+    marks: list[int | None] = [None, None]
     for t, begin, after in zip(*(column[here].tolist() for column in meetings), strict=True):
         active = place[log.members[begin:after]]
         rows = x[active]
         mean = rows.mean(0)
         norm -= float(np.einsum("ij,ij->", rows, rows)) - len(active) * float(np.sum(mean * mean))
         x[active] = mean
+        for k, share in enumerate((0.25, 0.01)):
+            if marks[k] is None and norm <= share * total:
+                marks[k] = t + 1 - first
         if norm <= FLOOR * total:
             end = t + 1
             break
-    return Window(end - first, max(float(np.sum(x * x)) / total, FLOOR))
+    return Window(end - first, max(float(np.sum(x * x)) / total, FLOOR), *marks)

@@ -8,14 +8,17 @@ from collections.abc import Sequence
 import numpy as np
 
 from fedpbc.audit import figures, questions
-from fedpbc.audit.markup import ID_LENGTH, STYLE, evidence, figure, paragraph, table
-from fedpbc.audit.numbers import count, cycle_of, number
+from fedpbc.audit.comparison import Comparison
+from fedpbc.audit.markup import ID_LENGTH, STYLE, client_id, evidence, figure, paragraph, table
+from fedpbc.audit.numbers import count, cycle_of, number, percent
 from fedpbc.audit.questions import known_rounds
 from fedpbc.audit.svg import clean, shorten
 from fedpbc.audit.types import Advice, Findings
 from fedpbc.audit.view import View
 from fedpbc.io.participation.log import ParticipationLog
 
+MOST = 20
+"""Clients in the table of changes."""
 QUESTIONS = (
     "How uneven is participation?",
     "How biased is FedAvg on this log?",
@@ -29,11 +32,11 @@ NO_RATES = (
 )
 
 
-def render(findings: Findings, log: ParticipationLog) -> str:
-    """One HTML document, the same for the same findings and log."""
+def render(findings: Findings, log: ParticipationLog, change: Comparison | None = None) -> str:
+    """One HTML document, the same for the same findings and log; ``change``: since an earlier log."""
     view = View.of(findings, log)
     if view is None:
-        return _document(findings, log, _counts_only(findings, log), _counts_answers(findings))
+        return _document(findings, log, _counts_only(findings, log), _counts_answers(findings), change)
     bodies = (
         questions.uneven(view),
         questions.biased(view),
@@ -48,7 +51,7 @@ def render(findings: Findings, log: ParticipationLog) -> str:
         questions.fedpbc_answer(view),
         _advice_answer(findings.advice),
     )
-    return _document(findings, log, bodies, answers)
+    return _document(findings, log, bodies, answers, change)
 
 
 # Question 5
@@ -65,7 +68,8 @@ def _advice(advice: Sequence[Advice]) -> str:
     for entry in advice:
         card = f"<p><strong>{html.escape(clean(entry.advice))}</strong></p>"
         card += paragraph(html.escape(clean(entry.reason)))
-        card += f'<p class="muted">Evidence: {evidence(entry.evidence)}</p>'
+        card += f'<p class="muted">Evidence: {evidence(entry.evidence, entry.link)}</p>'
+        card += f"<p><code>{html.escape(clean(entry.code))}</code></p>"
         cards.append(f'<div class="advice">{card}</div>')
     return "".join(cards)
 
@@ -97,7 +101,9 @@ def _counts_only(findings: Findings, log: ParticipationLog) -> tuple[str, ...]:
 # The document
 
 
-def _document(findings: Findings, log: ParticipationLog, bodies: Sequence[str], answers: Sequence[str]) -> str:
+def _document(
+    findings: Findings, log: ParticipationLog, bodies: Sequence[str], answers: Sequence[str], change: Comparison | None
+) -> str:
     counts = log.counts_only is not None
     source = findings.log.source
     title = "Participation audit" + (f": {shorten(clean(source), ID_LENGTH)}" if source else "")
@@ -126,8 +132,36 @@ def _document(findings: Findings, log: ParticipationLog, bodies: Sequence[str], 
         f'<link rel="icon" href="data:,">\n<title>{html.escape(title)}</title>\n'
         f"<style>{STYLE}</style>\n</head>\n<body>\n"
         f'<header><h1>{html.escape(title)}</h1><p class="muted">{" · ".join(facts)}</p>{warning}</header>\n'
-        f'<main><ol class="short">{short}</ol>\n{sections}\n{_reading(log)}</main>\n</body>\n</html>\n'
+        f'<main><ol class="short">{short}</ol>\n{sections}\n{_changes(change)}{_reading(log)}</main>\n'
+        "</body>\n</html>\n"
     )
+
+
+def _changes(change: Comparison | None) -> str:
+    """What changed since an earlier log."""
+    if change is None:
+        return ""
+    rows = [
+        ("weight on the wrong clients", *map(percent, change.total_variation)),
+        ("which chance may give", *map(percent, change.total_variation_by_chance)),
+        ("mean rate", *map(percent, change.mean_rate)),
+        ("rounds without a client", *map(percent, change.empty_rounds)),
+        ("Gini coefficient of the rates", *(number(each, 2) for each in change.gini)),
+        ("correlation with the round before", *(f"{each:z.2f}" for each in change.autocorrelation)),
+    ]
+    heading = f"What changed since {html.escape(shorten(clean(change.source), ID_LENGTH))}?"
+    parts = [table("", ("", "before", "now"), rows)]
+    if change.changed:
+        listed = [(client_id(each.client), percent(each.before), percent(each.after)) for each in change.changed[:MOST]]
+        parts.append(
+            paragraph(
+                f"{count(len(change.changed), 'client')} of {change.tested:,} in both logs changed, beyond chance."
+            )
+        )
+        parts.append(table("Clients whose rate changed", ("client", "before", "now"), listed))
+    else:
+        parts.append(paragraph(f"None of {count(change.tested, 'client')} in both logs changed, beyond chance."))
+    return f"<section><h2>{heading}</h2>{''.join(parts)}</section>"
 
 
 def _reading(log: ParticipationLog) -> str:

@@ -254,7 +254,9 @@ def fedpbc_answer(view: View) -> str:
         return "FedPBC weighs all clients equally, but on this log their models would never all agree."
     if half is None or cooldown is None:
         return "FedPBC weighs all clients it hears from equally; how fast they would agree could not be measured here."
-    speed = f"halves in {in_rounds(half)}, and a thousandth is left after {in_whole_rounds(cooldown)}"
+    halved = view.mixing.distance_halved_after
+    first = in_rounds(half if halved is None else halved)
+    speed = f"halves in {first}, and a thousandth is left after {in_whole_rounds(cooldown)}"
     return f"FedPBC weighs all clients equally; on this log the distance between their models {speed}."
 
 
@@ -273,8 +275,10 @@ def fedpbc(view: View) -> str:
         rows.append(("distance left after a round, on average", left(mixing.distance_left_per_round)))
     if mixing.squared_distance_left_per_round is not None:
         rows.append(("squared distance left after a round", left(mixing.squared_distance_left_per_round)))
-    if mixing.distance_half_life_rounds is not None:
-        rows.append(("rounds that halve the distance", in_rounds(mixing.distance_half_life_rounds)))
+    if mixing.distance_halved_after is not None:
+        rows.append(("halved, from models that all differ, after", in_rounds(mixing.distance_halved_after)))
+    if mixing.distance_tenth_after is not None:
+        rows.append(("a tenth left after", in_rounds(mixing.distance_tenth_after)))
     if mixing.distance_cooldown_rounds_1e3 is not None:
         rounds = in_whole_rounds(mixing.distance_cooldown_rounds_1e3)
         rounds += ", more than the log has in a row: extrapolated" if mixing.extrapolated else ""
@@ -292,8 +296,10 @@ def fedpbc(view: View) -> str:
         parts.append(
             paragraph(
                 "The distance is the root of the mean squared distance of the models from their mean. A cool-down is a"
-                " number of rounds at the end without local steps, in which the models only average. A half-life that"
-                " is long compared with your training means that the clients' models stay apart."
+                " number of rounds at the end without local steps, in which the models only average. Where the first"
+                " rounds take most of the distance and the later ones wait for the rarest clients, the average over the"
+                " way is slower than the first half. A cool-down that is long compared with your training means that"
+                " models stay apart."
             )
         )
     return "".join(parts)

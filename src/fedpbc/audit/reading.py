@@ -25,20 +25,34 @@ def read_log(
     round_seconds: float | None = None,
     missing_rounds: str | None = None,
     drop_duplicates: bool = False,
+    columns: str | None = None,
+    group: str | None = None,
+    table: str | None = None,
+    query: str | None = None,
+    round_start: str | None = None,
+    round_gap: str | None = None,
+    active_when: str | None = None,
     progress: Progress | None = None,
 ) -> ParticipationLog:
-    """A participation log from a file; the format follows from the ending (docs/audit.md describes them).
+    """A participation log from a file, a folder or ``-``; the content tells the format (docs/audit.md describes them).
 
     clients: how many there are, if some never appear. sizes, groups: CSV files client,size and client,group, which
     may name clients that never appear. active_column: the column that says who took part, as ``"name"`` (booleans) or
     ``"name=value,value"`` (these values did), or ``"none"``: every row did. round_seconds: the column round holds
     times, a round is so long. missing_rounds: ``"empty"`` or ``"unknown"``; None refuses them. drop_duplicates: a pair
-    of round and client that stands there more than once counts once. Raises ConfigError naming file, line and what is
+    of round and client that stands there more than once counts once. columns: ``"round=NAME,client=NAME"``, names or
+    numbers from 1. group: a column with the client's group. table, query: of a database (table: of a workbook too).
+    round_start, round_gap, active_when: what ``Reading`` says of them. Raises ConfigError naming file, line and what is
     allowed.
     """
     if clients is not None and clients < 2:
         raise ConfigError(f"--clients {clients}: must be at least 2")
-    reading = Reading(active_column, round_seconds, missing_rounds, drop_duplicates)
+    reading = Reading(
+        active_column, round_seconds, missing_rounds, drop_duplicates, columns, group, table, query,
+        round_start, round_gap, active_when,
+    )  # fmt: skip
+    if group is not None and groups is not None:
+        raise ConfigError(f"--group {group}: choose one of it and --groups")
     log = read_participation(Path(path), reading, progress)
     sizes, groups = (None if each is None else Path(each) for each in (sizes, groups))
     size_of = _companion(sizes, "size") if sizes else {}
@@ -101,7 +115,7 @@ def _attach(
     if sizes and any(name not in size_of for name in log.clients):
         raise ConfigError(f"{sizes}: has {len(size_of):,} clients, --clients says {len(log.clients):,}; name them all")
     values = np.array([_size(sizes, name, size_of[name]) for name in log.clients]) if sizes else None
-    labels = [group_of.get(name, "(no group)") for name in log.clients] if groups else None
+    labels = [group_of.get(name, "(no group)") for name in log.clients] if groups else log.groups
     return replace(log, sizes=values, groups=labels)
 
 

@@ -6,9 +6,12 @@ links than the log at hand; where no experiment supports a rule it says "not kno
 
 from __future__ import annotations
 
+import math
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from fedpbc.audit.evidence import link_of
 from fedpbc.audit.numbers import in_whole_rounds, percent
 from fedpbc.audit.types import Advice, Findings, Participation
 
@@ -39,12 +42,18 @@ class Rule:
     advice: str
     reason: Callable[[Findings], str]
     evidence: str
+    code: Callable[[Findings], str]
+    """The line that follows the advice: of Python (an app of Flower) or of the shell."""
 
 
 def advise(findings: Findings) -> tuple[Advice, ...]:
     """The rules that apply, in the order of the table."""
     return tuple(
-        Advice(rule.name, rule.advice, rule.reason(findings), rule.evidence) for rule in RULES if rule.applies(findings)
+        Advice(
+            rule.name, rule.advice, rule.reason(findings), rule.evidence, rule.code(findings), link_of(rule.evidence)
+        )
+        for rule in RULES
+        if rule.applies(findings)
     )
 
 
@@ -109,6 +118,30 @@ def _moved(findings: Findings) -> str:
     return f"FedAvg puts {percent(_variation(findings))} of its weight on other clients than equal weights would"
 
 
+def _strategy(name: str) -> Callable[[Findings], str]:
+    """The line of a server's app."""
+    return lambda findings: f'strategy = fedpbc.flower.{name}(round_deadline=60, directory="federation")'
+
+
+def _source(findings: Findings) -> str:
+    return shlex.quote(findings.log.source or "LOG")
+
+
+def _replay(findings: Findings, more: str) -> str:
+    trace = f'links=[{{name="trace", path="{findings.log.source or "LOG"}"}}]'
+    return f"fedpbc run rivals --seeds 0 --set {shlex.quote(trace)} {more}"
+
+
+def _again(findings: Findings) -> str:
+    return f"fedpbc audit NEW_LOG --before {_source(findings)}"
+
+
+def _until_told(findings: Findings) -> str:
+    """How many more rounds it takes until chance gives no more than HARMLESS."""
+    more = 0 if findings.bias is None else findings.bias.more_rounds_to_tell
+    return f"After {more:,} more rounds like these chance would give at most {percent(HARMLESS)}: then it can be told."
+
+
 RULES: tuple[Rule, ...] = (
     Rule(
         "counts-only",
@@ -116,6 +149,7 @@ RULES: tuple[Rule, ...] = (
         "Log which clients take part in each round, then audit again.",
         lambda f: "The log holds counts only: rates, weights and mixing cannot be had from it.",
         UNKNOWN,
+        lambda f: 'strategy = fedpbc.flower.FedAvg(directory="federation")  # writes participation.jsonl',
     ),
     Rule(
         "biased",
@@ -127,6 +161,7 @@ RULES: tuple[Rule, ...] = (
             "perfect links in train loss, and .07 under links with memory; on exact quadratics it leaves noise."
         ),
         RIVALS,
+        _strategy("FedAU"),
     ),
     Rule(
         "correct-drift",
@@ -135,6 +170,7 @@ RULES: tuple[Rule, ...] = (
         "model per client, on the server where clients lose state; also around clients whose training stays as it is.",
         lambda f: "Best of all that was tried under links without memory, and exact where gradients are.",
         RIVALS,
+        _strategy("SCAFFOLD"),
     ),
     Rule(
         "memory",
@@ -146,6 +182,7 @@ RULES: tuple[Rule, ...] = (
             "FedAvg in some forms and settings; on quadratics the last two stayed exact."
         ),
         RIVALS,
+        _strategy("FedAU"),
     ),
     Rule(
         "only-active-compute",
@@ -153,6 +190,7 @@ RULES: tuple[Rule, ...] = (
         "If clients compute only in the rounds they take part in, plain FedPBC is no remedy.",
         lambda f: "It then is as biased as FedAvg and slower. The log cannot say whether this holds for you.",
         READINGS,
+        lambda f: _replay(f, """--set 'compute=["active"]'"""),
     ),
     Rule(
         "even",
@@ -160,6 +198,7 @@ RULES: tuple[Rule, ...] = (
         "Stay with FedAvg over the active clients.",
         lambda f: f"{_moved(f)}: at .05, measured, there was hardly a bias to mend and FedPBC lost.",
         ZIPF,
+        _strategy("FedAvg"),
     ),
     Rule(
         "by-chance",
@@ -167,9 +206,10 @@ RULES: tuple[Rule, ...] = (
         "Nothing here speaks against FedAvg, but the log is too short to tell; audit again with more rounds.",
         lambda f: (
             f"{_moved(f)}, and clients that are all alike would give up to "
-            f"{percent(_chance(f))} by chance in so few rounds."
+            f"{percent(_chance(f))} by chance in so few rounds. {_until_told(f)}"
         ),
         UNKNOWN,
+        _again,
     ),
     Rule(
         "between",
@@ -179,6 +219,7 @@ RULES: tuple[Rule, ...] = (
             f"{_moved(f)}: harm was measured from {HARMFUL:g} on and none up to {HARMLESS:g}, nothing in between."
         ),
         UNKNOWN,
+        lambda f: _replay(f, """--set 'algorithms=[{name="fedavg"}, {name="fedpbc"}]'"""),
     ),
     Rule(
         "cool-down",
@@ -189,6 +230,7 @@ RULES: tuple[Rule, ...] = (
             "what it was, its square to a millionth."
         ),
         COUNTEREXAMPLE,
+        lambda f: f"cooldown_rounds = {math.ceil(_cooldown(f) - 1e-9)}",
     ),
     Rule(
         "slow-mixing",
@@ -199,6 +241,7 @@ RULES: tuple[Rule, ...] = (
             "that was measured."
         ),
         UNKNOWN,
+        lambda f: f"cooldown_rounds = {math.ceil(_cooldown(f) - 1e-9)}",
     ),
     Rule(
         "never-meet",
@@ -209,6 +252,7 @@ RULES: tuple[Rule, ...] = (
             "or through others: this follows from how averaging works, no experiment was run."
         ),
         UNKNOWN,
+        lambda f: f"fedpbc audit {_source(f)} --json - | jq .participation.components",
     ),
     Rule(
         "never-seen",
@@ -216,6 +260,7 @@ RULES: tuple[Rule, ...] = (
         "Find out why some clients never take part; their data cannot influence any model.",
         lambda f: f"{_unseen(f):,} of {f.log.num_clients:,} clients never appear.",
         UNKNOWN,
+        lambda f: f"fedpbc audit {_source(f)} --json - | jq .participation.never_seen",
     ),
     Rule(
         "changing",
@@ -226,6 +271,7 @@ RULES: tuple[Rule, ...] = (
             "learn as they go (FedAU, MIFA) lost little under a sine and an absence of 200 rounds."
         ),
         RIVALS,
+        _strategy("FedAU"),
     ),
     Rule(
         "short",
@@ -233,5 +279,6 @@ RULES: tuple[Rule, ...] = (
         "Audit again with more rounds.",
         lambda f: f"{f.log.known_rounds} rounds are few: intervals are wide and the tests find only large effects.",
         UNKNOWN,
+        _again,
     ),
 )

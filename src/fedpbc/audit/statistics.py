@@ -41,6 +41,13 @@ class PerClient(NamedTuple):
     that touch unknown rounds are censored: their length is not known, and they are not here."""
     censored: int
     """How many runs of rounds without a client touch unknown ones."""
+    spells: np.ndarray
+    """sum over the client's cycles, an absence of D rounds and the presence of U after it, of (U (1-p) - D p)^2,
+    f[m]; p is the rate before the k of ``deviation`` and that after it: a change of the rate is no scatter."""
+    scatter: np.ndarray
+    """sum (U (1-p) - D p)^2 and sum (U (1-p) - D p)^4 with the rate p of the whole log, f[2, m]."""
+    cycles: np.ndarray
+    """How many of them, int[m]."""
 
 
 def per_client(log: ParticipationLog) -> PerClient:
@@ -53,6 +60,7 @@ def per_client(log: ParticipationLog) -> PerClient:
     repeats, ends = np.zeros(m, np.int64), np.zeros(m, np.int64)
     longest, absences, censored = _whole_stretches(log, edges)
     deviation, overlap = np.zeros(m), np.zeros(max(total - 1, 0), np.int64)
+    spells, scatter, cycles = np.zeros(m), np.zeros((2, m)), np.zeros(m, np.int64)
     stretches, unknown = log.stretches(), log.unknown.astype(np.int64)
     cut = np.column_stack([stretches[:, 0] > 0, stretches[:, 1] < total])
     for first, last in _blocks(starts):
@@ -75,8 +83,29 @@ def per_client(log: ParticipationLog) -> PerClient:
         gaps[lasts] = np.maximum(gaps[lasts], tails)
         longest[clients] = np.maximum(longest[clients], np.maximum.reduceat(gaps, begins))
         number = block - np.searchsorted(unknown, block) if len(unknown) else block
-        deviation[clients] = _deviation(number, begins, seen[clients], log.known_rounds)
-    return PerClient(seen, repeats, ends, longest, deviation, overlap, edges, absences, censored)
+        deviation[clients], rates = _deviation(number, begins, seen[clients], log.known_rounds)
+        _add_cycles(gaps, tails, again, lasts, begins, rates, spells, scatter, cycles, clients, log.known_rounds)
+    return PerClient(
+        seen, repeats, ends, longest, deviation, overlap, edges, absences, censored, spells, scatter, cycles
+    )
+
+
+def _add_cycles(
+    gaps: np.ndarray, tails: np.ndarray, again: np.ndarray, lasts: np.ndarray, begins: np.ndarray, rates: np.ndarray,
+    spells: np.ndarray, scatter: np.ndarray, cycles: np.ndarray, clients: np.ndarray, total: int,
+) -> None:  # fmt: skip
+    """Add the cycles of a block, and the absences at the end of stretches; ``rates``: p at every place of ``gaps``."""
+    first = np.flatnonzero(~again)
+    lengths = np.diff(first, append=len(again))
+    mean = np.diff(begins, append=len(again)) / total
+    for places, up, down in ((first, lengths, gaps[first]), (lasts, 0, tails)):
+        whose = np.searchsorted(begins, places, side="right") - 1
+        own = (up * (1 - rates[places]) - down * rates[places]) ** 2
+        whole = (up * (1 - mean[whose]) - down * mean[whose]) ** 2
+        spells[clients] += np.bincount(whose, own, minlength=len(clients))
+        scatter[0, clients] += np.bincount(whose, whole, minlength=len(clients))
+        scatter[1, clients] += np.bincount(whose, whole * whole, minlength=len(clients))
+    cycles[clients] += np.bincount(np.searchsorted(begins, first, side="right") - 1, minlength=len(clients))
 
 
 def _by_client(log: ParticipationLog) -> np.ndarray:
@@ -137,12 +166,22 @@ def _runs(
     return gaps, stretches[inside[lasts], 1] - 1 - block[lasts], is_begin, lasts, inside
 
 
-def _deviation(block: np.ndarray, begins: np.ndarray, seen: np.ndarray, total: int) -> np.ndarray:
+def _deviation(block: np.ndarray, begins: np.ndarray, seen: np.ndarray, total: int) -> tuple[np.ndarray, np.ndarray]:
+    """(max_k |S(k)/S - k/T| of every client, the rate before that k, or after it, at every place)."""
     number = np.arange(len(block)) - np.repeat(begins, seen)
     share = np.repeat(1 / seen, seen)
     above = (number + 1) * share - (block + 1) / total
     below = block / total - number * share
-    return np.maximum.reduceat(np.maximum(above, below), begins)
+    largest = np.maximum(above, below)
+    found = np.maximum.reduceat(largest, begins)
+    places = np.flatnonzero(largest == np.repeat(found, seen))
+    places = places[np.searchsorted(places, begins)]  # the first of every client
+    after = above[places] >= below[places]
+    active, rounds = number[places] + after, block[places] + after
+    with np.errstate(invalid="ignore", divide="ignore"):
+        early, late = active / rounds, (seen - active) / (total - rounds)
+    early, late = np.where(rounds > 0, early, 0.0), np.where(rounds < total, late, 0.0)
+    return found, np.where(number < np.repeat(active, seen), np.repeat(early, seen), np.repeat(late, seen))
 
 
 def expected_absences(
@@ -229,13 +268,13 @@ def realised_weights(log: ParticipationLog) -> np.ndarray:
     return weights / np.count_nonzero(counts)
 
 
-def total_variation_by_chance(counts: np.ndarray, m: int, correlation: float) -> float:
+def total_variation_by_chance(counts: np.ndarray, m: int, scatter: float) -> float:
     """What sum_i |wbar_i - 1/m| / 2 seldom exceeds (mean plus two standard deviations) when all clients are alike.
 
     Given |A^t|, exchangeable clients have Var wbar_i = sum_t (1/(m |A^t|) - 1/m^2) / R^2 over the R non-empty
-    rounds, here times (1+r)/(1-r) for memory r; the sum of m half-normals has mean m sd sqrt(2/pi).
+    rounds, here times ``scatter``, which memory brings; the sum of m half-normals has mean m sd sqrt(2/pi).
     """
     counts = counts[counts > 0]
-    variance = np.sum(1 / (m * counts) - 1 / m**2) / len(counts) ** 2 * (1 + correlation) / (1 - correlation)
+    variance = np.sum(1 / (m * counts) - 1 / m**2) / len(counts) ** 2 * scatter
     sd = np.sqrt(max(float(variance), 0.0))
     return float(min(0.5 * sd * (m * np.sqrt(2 / np.pi) + 2 * np.sqrt(m * (1 - 2 / np.pi))), 1.0))

@@ -1,4 +1,4 @@
-"""Question 3 of an audit: do rates drift, do rounds remember, is there a cycle. Tests, with what they assume."""
+"""Question 3 of an audit: do rates drift, do rounds remember. Tests, with what they assume; cycles: ``spectrum``."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fedpbc.audit.spectrum import Spectra, at_zero, centred
 from fedpbc.audit.statistics import BLOCK_PAIRS, PerClient, per_client
-from fedpbc.audit.types import Period
 from fedpbc.io.participation.log import ParticipationLog
 
 ALPHA = 0.05
@@ -17,13 +17,6 @@ FEWEST_ROUNDS = 20
 """No test on less."""
 FEWEST_EVENTS = 5
 """A client is tested for drift when it was active, and inactive, at least so often."""
-CYCLES = 3
-"""A period must fit so often into the log."""
-NEIGHBOURS = 30
-SAMPLED_CLIENTS = 200
-TRANSFORM_CELLS = 20_000_000
-BLOCK = 1 << 18
-"""Frequencies that are looked at together."""
 
 
 class Memory(NamedTuple):
@@ -36,7 +29,7 @@ class Memory(NamedTuple):
     p_value: float
     """Two-sided, of the pooled r under rounds independent of each other."""
     used: np.ndarray
-    """r_i >= 0 that intervals and the drift test allow for, f[m]: 0 where no memory was found."""
+    """r_i >= 0 that was found, f[m]: 0 where no memory was found."""
 
 
 def memory(log: ParticipationLog, stats: PerClient) -> Memory:
@@ -132,6 +125,96 @@ def holm(p: np.ndarray) -> np.ndarray:
     return result
 
 
+class LongRun(NamedTuple):
+    """How much more the rounds of a client scatter, in the long run, than independent ones would."""
+
+    ratio: np.ndarray
+    """Variance of S_i / (T p (1-p)) for large T, f[m]; 1 where rounds are independent."""
+    freedom: np.ndarray
+    """Of so many degrees of freedom ``ratio`` is about an estimate, f[m]."""
+    pooled: float
+    """One ratio for all clients, each weighing p_i (1 - p_i)."""
+
+
+def long_run(log: ParticipationLog, stats: PerClient, spectra: Spectra | None) -> LongRun:
+    """The long-run variance of every client: from its presences and absences, and from the spectra.
+
+    Presences and absences that follow each other independently, of whatever lengths (chains, and chains seen through
+    losses, are such), have (1/T) sum (U (1-p) - D p)^2 over the cycles (Smith's theorem for renewal processes). Rates
+    that change slowly have more: the spectrum of the clients at frequency 0 says how much, for all alike.
+    """
+    total, rate = log.known_rounds, stats.seen / log.known_rounds
+    spread = rate * (1 - rate)
+    variance = np.maximum(stats.spells / total, 0.2 * spread)
+    freedom = _freedom(stats)
+    if spectra is not None and spectra.clients is not None and len(spectra.chosen):
+        zero, ordinates = at_zero(spectra.clients, log.num_rounds)
+        chosen = spectra.chosen
+        factor = zero / float(np.mean(variance[chosen] / spread[chosen]))
+        alike = float(spectra.slow_counts.sum()) / max(float(total * total / 2 * spread.sum()), 1e-300)
+        shared = 2 * max(ordinates, 2.0) * max(len(chosen) / max(alike, 1.0), 1.0)
+        if factor > 1:
+            alone = 1 / shared + 1 / (ALIKE * max(ordinates, 2.0))
+            freedom = 1 / (1 / freedom + (alone if factor > _f_quantile(0.95, shared) else 0))
+            variance = variance * factor
+    variance = variance * (1 + SEARCHED / freedom)
+    ratio = np.divide(variance, spread, out=np.ones(len(spread)), where=spread > 0)
+    pooled = float(variance[spread > 0].sum() / spread.sum()) if spread.any() else 1.0
+    return LongRun(ratio, freedom, pooled)
+
+
+def scatter_of(remembered: Memory, slow: LongRun) -> tuple[np.ndarray, float]:
+    """(variances that intervals allow for, f[m] from 1 up; one for all clients): those of independent rounds, 1, unless
+    memory was found."""  # fmt: skip
+    has_memory = remembered.used > 0
+    each = np.where(has_memory, np.maximum(slow.ratio, 1.0), 1.0)
+    return each, max(slow.pooled, 1.0) if remembered.p_value < MEMORY_ALPHA and remembered.pooled > 0 else 1.0
+
+
+CYCLES_A_DEGREE = 0.4
+"""Degrees of freedom of a cycle: squares of differences of exponential times have variance 5, those of normal
+ones 2."""
+
+
+ALIKE = 8.0
+"""Degrees of freedom for every ordinate that speaks of slow changes, which clients need not have alike."""
+SEARCHED = 4.0
+"""The break at which cycles are centred is searched for, which takes so many degrees of freedom out of their
+scatter."""
+
+
+def _freedom(stats: PerClient) -> np.ndarray:
+    """2 / (relative variance of sum z^2), f[m]: that of exponential times, or less where few long spells make the sum.
+
+    One long absence then proves nothing: it may be a spell like the others.
+    """
+    number = np.maximum(stats.cycles, 1)
+    squares, fourths = stats.scatter
+    with np.errstate(invalid="ignore", divide="ignore"):
+        concentration = np.where(squares > 0, fourths / squares**2 - 1 / number, 1.0)
+    return np.maximum(np.minimum(CYCLES_A_DEGREE * number, 2 / np.maximum(concentration, 1e-9)), 1.0)
+
+
+def _f_quantile(level: float, freedom: float) -> float:
+    """Quantile of chi^2 / freedom."""
+    from scipy.special import chdtri
+
+    return float(chdtri(freedom, 1 - level)) / freedom
+
+
+def bridge_tail(statistic: np.ndarray, freedom: np.ndarray) -> np.ndarray:
+    """P(sup |Brownian bridge| / sqrt(V) >= statistic), V = chi^2 / freedom, an estimated variance. [n] -> [n]
+
+    2 sum_j (-1)^(j-1) E exp(-2 j^2 x^2 V), and the expectation is (1 + 4 j^2 x^2 / freedom)^(-freedom / 2).
+    """
+    x, freedom = np.maximum(statistic, 0.2), np.asarray(freedom, float)
+    terms = np.arange(1, 101)
+    signs = np.where(terms % 2 == 1, 1.0, -1.0)
+    signs[-1] /= 2  # half of the last term: the sum alternates
+    power = np.exp(-freedom / 2 * np.log1p(4 * (terms[:, None] * x) ** 2 / freedom))
+    return np.clip(2 * signs @ power, 0.0, 1.0)
+
+
 class DriftTest(NamedTuple):
     """Do rates change over the log?"""
 
@@ -145,33 +228,34 @@ class DriftTest(NamedTuple):
     """Whether the number of active clients per round drifts."""
 
 
-def drift(log: ParticipationLog, stats: PerClient, used: np.ndarray) -> DriftTest:
+def drift(log: ParticipationLog, stats: PerClient, scatter: LongRun, spectra: Spectra | None) -> DriftTest:
     """CUSUM per client, and one of |A^t|, together corrected by Holm: family-wise error ALPHA.
 
-    sqrt(S/(1-p)) max_k |S(k)/S - k/T| / sqrt((1+r)/(1-r)) has Kolmogorov's distribution in the limit when the rate is
-    constant and memory is that of a two-state chain with autocorrelation r; for few events it is conservative.
-    Unknown rounds are left out: k and T count known ones.
+    S max_k |S(k)/S - k/T| / sqrt(T v) has Kolmogorov's distribution in the limit when participation is stationary with
+    long-run variance v (``long_run``); that v is an estimate is allowed for (``bridge_tail``). A client is tested
+    that was active, and inactive, FEWEST_EVENTS times, in as many cycles. Unknown rounds are left out: k and T count
+    known ones.
     """
-    from scipy.special import kolmogorov
-
     total, rate = log.known_rounds, stats.seen / log.known_rounds
-    tested = np.flatnonzero((stats.seen >= FEWEST_EVENTS) & (total - stats.seen >= FEWEST_EVENTS))
-    inflation = np.sqrt((1 + used) / (1 - used))
-    statistic = stats.deviation[tested] * np.sqrt(stats.seen[tested] / (1 - rate[tested])) / inflation[tested]
-    p = np.append(kolmogorov(statistic), counts_drift(log.active_counts(), log.known()))
+    enough = (stats.seen >= FEWEST_EVENTS) & (total - stats.seen >= FEWEST_EVENTS) & (stats.cycles >= FEWEST_EVENTS)
+    tested = np.flatnonzero(enough)
+    variance = np.maximum(scatter.ratio, 1e-3) * rate * (1 - rate)
+    statistic = stats.deviation[tested] * stats.seen[tested] / np.sqrt(total * variance[tested])
+    p = bridge_tail(statistic, scatter.freedom[tested])
+    p = np.append(p, counts_drift(log.active_counts(), log.known(), spectra))
     if total < FEWEST_ROUNDS:
         return DriftTest(None, np.empty(0, np.int64), 0, False)
     adjusted = holm(p)
     return DriftTest(float(adjusted.min()), tested[adjusted[:-1] < ALPHA], len(tested), bool(adjusted[-1] < ALPHA))
 
 
-def counts_drift(counts: np.ndarray, known: np.ndarray | None = None) -> float:
-    """p-value of the CUSUM of |A^t| [T], allowing for lag-1 autocorrelation; 1 when the number never changes.
+def counts_drift(counts: np.ndarray, known: np.ndarray | None = None, spectra: Spectra | None = None) -> float:
+    """p-value of the CUSUM of |A^t| [T]; 1 when the number never changes.
 
-    known: bool[T]; the other rounds are left out, and so are pairs with one of them from the autocorrelation.
+    Its long-run variance is that of a chain with its lag-1 autocorrelation, or what its spectrum has at frequency 0,
+    where that is more. known: bool[T]; the other rounds are left out, and so are pairs with one of them from the
+    autocorrelation.
     """
-    from scipy.special import kolmogorov
-
     known = np.ones(len(counts), bool) if known is None else known
     series, total = centred(counts, known), int(known.sum())
     power = float(series @ series)
@@ -179,142 +263,12 @@ def counts_drift(counts: np.ndarray, known: np.ndarray | None = None) -> float:
         return 1.0
     share = (np.sum(known[1:] & known[:-1]) + 1) / total
     r = float(np.clip(series[1:] @ series[:-1] / (power * share) + 1 / total, 0, 0.99))
+    variance, freedom = power / total * (1 + r) / (1 - r), max(float(total * (1 - r) / (1 + r)), 2.0)
+    if spectra is not None:
+        zero, ordinates = at_zero(spectra.slow_counts, len(counts))
+        own = 2 * max(ordinates, 2.0)
+        if zero / total > variance:
+            freedom = min(own, freedom) if zero / total > variance * _f_quantile(0.95, own) else freedom
+            variance = zero / total
     largest = np.abs(np.cumsum(series)).max()
-    return float(kolmogorov(largest / np.sqrt(power * (1 + r) / (1 - r))))
-
-
-def period(log: ParticipationLog) -> Period:
-    """A period in |A^t|, or in single clients whose cycles are not in step (time zones).
-
-    Periodogram of |A^t|, and the sum of those of up to 200 clients, what they share removed; an ordinate, divided by
-    the spectrum of a chain with the same lag-1 autocorrelation and by the mean of its 30 nearest neighbours, is F(2k,
-    60k) without a cycle (k: 1, or as many independent clients as the ordinates' scatter shows). Bonferroni over
-    frequencies and both series, level MEMORY_ALPHA. Periods of more than 2, up to T/3 rounds. The sums over rounds go
-    over the known ones, at their places: an unknown round adds nothing to any of them.
-    """
-    total, known = log.num_rounds, log.known()
-    if log.known_rounds < 2 * NEIGHBOURS:
-        return Period(None, 0.0, 1.0)
-    spectra = [_power(centred(log.active_counts(), known))]
-    if log.counts_only is None:
-        spectra.append(_clients_power(log))
-    peaks = (_peak(power, total, independent=number > 0) for number, power in enumerate(spectra) if power.any())
-    found = min(peaks, key=lambda each: each.p_value, default=None)
-    if found is None:
-        return Period(None, 0.0, 1.0)
-    p_value = min(found.p_value * len(spectra), 1.0)
-    return Period(found.rounds if p_value < MEMORY_ALPHA else None, found.strength, p_value)
-
-
-def centred(series: np.ndarray, known: np.ndarray) -> np.ndarray:
-    """Less its mean over the known rounds; 0 in the others. [T] -> f[T]."""
-    if known.all():
-        return series - series.mean()
-    return np.where(known, series - series[known].mean(), 0.0)
-
-
-def _power(series: np.ndarray) -> np.ndarray:
-    """|FFT|^2 of a series of mean 0 at the frequencies k/T, k = 0 .. T/2; 0 at k = 0."""
-    power = np.abs(np.fft.rfft(series))
-    power *= power
-    power[0] = 0.0
-    return power
-
-
-def _clients_power(log: ParticipationLog) -> np.ndarray:
-    """Sum of the normalised |FFT|^2 of the clients active closest to half of the rounds, |A^t| regressed out."""
-    total, known = log.num_rounds, log.known()
-    seen = np.bincount(log.members, minlength=len(log.clients))
-    spread = np.minimum(seen, log.known_rounds - seen)
-    number = max(min(SAMPLED_CLIENTS, TRANSFORM_CELLS // total), 1)
-    chosen = np.argsort(-spread, kind="stable")[:number]
-    place = np.full(len(seen), -1, np.int32)
-    place[chosen] = np.arange(len(chosen))
-    places = place[log.members]
-    wanted = places >= 0
-    places, rounds = places[wanted], log.rounds[wanted]
-    power = np.zeros(total // 2 + 1)
-    common = centred(log.active_counts(), known)
-    common = common / max(float(np.sqrt(common @ common)), 1e-300)
-    for client in np.flatnonzero(spread[chosen] > 0):
-        row = np.zeros(total)
-        row[rounds[places == client]] = 1
-        own = centred(row, known) - (np.sum(row * common)) * common
-        power += _power(own) / max(float(np.sum(own * own)), 1e-12)
-    return power
-
-
-def _peak(power: np.ndarray, total: int, independent: bool) -> Period:
-    """The most improbable ordinate; its fundamental when it is a harmonic of a significant lower one."""
-    cosine = np.cos(2 * np.pi * np.arange(len(power)) / total)
-    r = float(np.clip(np.sum(power * cosine) / power.sum(), -0.95, 0.95))
-    flat = power[1:] * (1 - 2 * r * cosine[1:] + r * r)
-    del cosine
-    flat = flat[:-1] if total % 2 == 0 else flat
-    ratio = flat / np.maximum(_background(flat), 1e-300)
-    shape = _shape(ratio) if independent else 1.0
-    p = _improbable(ratio, shape)
-    best = _fundamental(p, int(np.argmin(p)))
-    near, whole = float(flat[max(best - 1, 0) : best + 2].sum()), float(flat.sum())
-    return Period(total / _refined(ratio, best), near / whole if whole > 0 else 0.0, float(p.min()))
-
-
-def _improbable(ratio: np.ndarray, shape: float) -> np.ndarray:
-    """p-values [n] of ordinates under F(2k, 60k), times n, at most 1; the lowest frequencies are 1.
-
-    Only those are computed that can be below 1: most ordinates are nowhere near.
-    """
-    from scipy.special import fdtrc, fdtri
-
-    n, laws = len(ratio), (2 * shape, 2 * NEIGHBOURS * shape)
-    near = ~(ratio < fdtri(*laws, 1 - 4 / n)) if n > 4 else np.ones(n, bool)
-    near[: CYCLES - 1] = False
-    p = np.ones(n)
-    p[near] = np.minimum(fdtrc(*laws, ratio[near]) * n, 1)
-    return p
-
-
-def _background(flat: np.ndarray) -> np.ndarray:
-    """Mean of the nearest NEIGHBOURS ordinates, the five around each left out; [n] -> [n]."""
-    n = len(flat)
-    sums = np.concatenate([[0], np.cumsum(flat)])
-    found = np.empty(n)
-    for begin in range(0, n, BLOCK):
-        here = np.arange(begin, min(begin + BLOCK, n))
-        first = np.clip(here - NEIGHBOURS // 2 - 2, 0, max(n - NEIGHBOURS - 5, 0))
-        last = np.minimum(first + NEIGHBOURS + 5, n)
-        low, high = np.maximum(here - 2, first), np.minimum(here + 3, last)
-        found[here] = (sums[last] - sums[first] - sums[high] + sums[low]) / (last - first - high + low)
-    return found
-
-
-def _shape(ratio: np.ndarray) -> float:
-    """k of the Gamma(k)/k law whose quartiles are as far apart as those of the ordinates; 1 to 10^4."""
-    from scipy.optimize import brentq
-    from scipy.special import gammaincinv
-
-    low, high = np.quantile(ratio, [0.25, 0.75])
-    spread = float(high - low)
-
-    def excess(k: float) -> float:
-        return float(gammaincinv(k, 0.75) - gammaincinv(k, 0.25)) / k - spread
-
-    return 1.0 if excess(1.0) <= 0 else 1e4 if excess(1e4) >= 0 else float(brentq(excess, 1.0, 1e4))
-
-
-def _fundamental(p: np.ndarray, best: int) -> int:
-    """Lowest significant frequency of which ``best`` is a whole multiple (2 or more, to within one ordinate)."""
-    low = np.flatnonzero(p[CYCLES - 1 : best] < MEMORY_ALPHA) + CYCLES - 1
-    multiple = (best + 1) / (low + 1)
-    low = low[(multiple > 1.5) & (np.abs(multiple - np.rint(multiple)) * (low + 1) <= 1)]
-    around = np.pad(p, 2, constant_values=np.inf)[low[:, None] + np.arange(5)]
-    low = low[p[low] == around.min(axis=1)]
-    return int(low[0]) if len(low) else best
-
-
-def _refined(ratio: np.ndarray, best: int) -> float:
-    """Frequency k between bins: a sine at k + d has amplitudes in the ratio d/(1-d) at k + 1 and k (background off)."""
-    amplitude = np.sqrt(np.maximum(ratio - 1, 0))
-    before, here, after = (amplitude[k] if 0 <= k < len(ratio) else 0.0 for k in (best - 1, best, best + 1))
-    side, sign = (after, 1) if after > before else (before, -1)
-    return float(best + 1 + (sign * side / (here + side) if here > 0 else 0.0))
+    return float(bridge_tail(np.array([largest / np.sqrt(total * variance)]), np.array([freedom]))[0])

@@ -8,6 +8,7 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
+from fedpbc.audit.comparison import Comparison
 from fedpbc.audit.numbers import (
     count,
     cycle_of,
@@ -26,13 +27,13 @@ LONGEST_ID = 24
 SHOWN = 3
 
 
-def report(findings: Findings) -> RenderableType:
-    """One page: what was read, the answers to the five questions, the advice."""
+def report(findings: Findings, change: Comparison | None = None) -> RenderableType:
+    """One page: what was read, the answers to the five questions, the advice, and what changed since an earlier log."""
     log = findings.log
     m = "an unknown number of" if log.num_clients is None else f"{log.num_clients:,}"
     unknown = f" ({log.unknown_rounds:,} of them unknown)" if log.unknown_rounds else ""
     head = f"{_clean(log.source)}: {count(log.num_rounds, 'round')}{unknown}, {m} clients"
-    head += f", {log.num_active_pairs:,} participations"
+    head += f", {log.num_active_pairs:,} participations" + (f" (read as {_clean(log.format)})" if log.format else "")
     remarks = [*log.notes, *(f"skipped: {count:,} {what}" for what, count in log.skipped.items())]
     parts: list[RenderableType] = [Text(head, style="bold"), *(_line(f"note: {_clean(text)}") for text in remarks)]
     answers = {
@@ -43,7 +44,30 @@ def report(findings: Findings) -> RenderableType:
     }
     for place, (question, lines) in enumerate(answers.items(), start=1):
         parts += [Text(f"{place}. {question}", style="bold"), *map(_line, lines)]
-    return Group(*parts, Text("5. What should I use?", style="bold"), *_advice(findings.advice))
+    parts += [Text("5. What should I use?", style="bold"), *_advice(findings.advice)]
+    if change is not None:
+        parts += [Text(f"What changed since {_clean(change.source)}?", style="bold"), *map(_line, _changes(change))]
+    return Group(*parts)
+
+
+def _changes(change: Comparison) -> Iterable[str]:
+    before, after = change.total_variation
+    low, high = change.total_variation_by_chance
+    yield (
+        f"Weight on the wrong clients: {before:.1%} -> {after:.1%} (by chance up to {low:.1%} and {high:.1%}); "
+        f"mean rate {share(change.mean_rate[0])} -> {share(change.mean_rate[1])}; "
+        f"Gini {change.gini[0]:z.2f} -> "
+        f"{change.gini[1]:z.2f}; "
+        f"rounds with none {percent(change.empty_rounds[0])} -> {percent(change.empty_rounds[1])}."
+    )
+    if change.clients_gone or change.clients_new:
+        yield f"{count(change.clients_gone, 'client')} gone, {change.clients_new:,} new."
+    if not change.changed:
+        yield f"Of {count(change.tested, 'client')} in both logs none takes part more or less often, beyond chance."
+        return
+    shown = ", ".join(f"{_short(e.client)} {share(e.before)} -> {share(e.after)}" for e in change.changed[:SHOWN])
+    more = f" and {len(change.changed) - SHOWN:,} more" if len(change.changed) > SHOWN else ""
+    yield f"Of {count(change.tested, 'client')} in both logs {len(change.changed):,} changed: {shown}{more}."
 
 
 def _line(text: str) -> Padding:
@@ -136,20 +160,29 @@ def _fedpbc(found: Mixing | None) -> Iterable[str]:
         yield "Not known: mixing needs client ids and at least two clients seen."
         return
     squared, once = found.squared_distance_left_per_round, found.distance_left_per_round
-    half, cooldown = found.distance_half_life_rounds, found.distance_cooldown_rounds_1e3
+    cooldown = found.distance_cooldown_rounds_1e3
     if found.squared_distance_left_for_good:
         yield (
             f"The clients' models never agree: {percent(found.squared_distance_left_for_good)} of the squared "
             "distance between them stays forever."
         )
-    elif squared is None or once is None or half is None or cooldown is None:
+    elif squared is None or once is None or cooldown is None:
         yield "No two clients were averaged in the rounds that were looked at: how fast models agree is not known."
     else:
+        first = [
+            f"{what} after {in_rounds(rounds)}"
+            for what, rounds in (
+                ("halved", found.distance_halved_after), ("down to a tenth", found.distance_tenth_after))
+            if rounds is not None
+        ]  # fmt: skip
+        until = f"a thousandth is left after {in_whole_rounds(cooldown)} of cool-down"
+        until += " (more than the log has in a row: extrapolated)" if found.extrapolated else ""
+        yield f"On this log the distance between models is {', '.join([*first, until])}."
+        half, halved = found.distance_half_life_rounds, found.distance_halved_after
+        waits = half is not None and halved is not None and halved < half / 2
         yield (
-            f"On average a round leaves {left(squared)} of the squared distance between models, "
-            f"{left(once)} of the distance: the distance is halved in {in_rounds(half)}, "
-            f"and a thousandth of it is left after {in_whole_rounds(cooldown)} of cool-down"
-            + (" (more than the log has in a row: extrapolated)." if found.extrapolated else ".")
+            f"Over that way a round leaves {left(once)} of the distance on average, {left(squared)} of its square"
+            + ("; the first rounds take most, the later ones wait for the rarest clients." if waits else ".")
         )
     yield (f"Local work: {number(found.local_work_ratio)} times FedAvg's, for every client computes in every round.")
 
@@ -157,4 +190,6 @@ def _fedpbc(found: Mixing | None) -> Iterable[str]:
 def _advice(entries: Sequence[Advice]) -> Iterable[RenderableType]:
     for entry in entries:
         yield Padding(Text(f"* {entry.advice}", style="green"), (0, 0, 0, 3), expand=False)
-        yield Padding(Text(f"{entry.reason} Evidence: {entry.evidence}."), (0, 0, 0, 5), expand=False)
+        evidence = entry.link or entry.evidence
+        yield Padding(Text(f"{entry.reason} Evidence: {evidence}."), (0, 0, 0, 5), expand=False)
+        yield Padding(Text(_clean(entry.code), style="cyan"), (0, 0, 0, 5), expand=False)

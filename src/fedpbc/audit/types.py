@@ -117,6 +117,8 @@ class Bias:
     total_variation: float
     total_variation_theoretical: float
     total_variation_by_chance: float
+    more_rounds_to_tell: int
+    """Rounds like these until clients that are all alike would give no more than what is harmless; 0: they do now."""
     total_variation_to_sizes: float | None
     most_over: tuple[ClientWeight, ...]
     most_under: tuple[ClientWeight, ...]
@@ -183,6 +185,9 @@ class Mixing:
     distance_left_per_round: float | None
     distance_half_life_rounds: float | None
     distance_cooldown_rounds_1e3: float | None
+    distance_halved_after: float | None
+    """Rounds in which this log did halve the distance, the median over its windows; the first ones take most."""
+    distance_tenth_after: float | None
     extrapolated: bool
     squared_distance_left_for_good: float
     windows: int
@@ -198,6 +203,10 @@ class Advice:
     advice: str
     reason: str
     evidence: str
+    code: str
+    """The line that follows it."""
+    link: str | None
+    """Where the evidence can be read; None where the documentation is not published."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -22,6 +22,12 @@ def trace(
     round_seconds: Positive | None = None,
     missing_rounds: Literal["empty"] | None = None,
     drop_duplicates: bool = False,
+    columns: str | None = None,
+    round_start: str | None = None,
+    round_gap: str | None = None,
+    active_when: Literal["start", "throughout"] | None = None,
+    table: str | None = None,
+    query: str | None = None,
 ) -> LinkProcess:
     """A recorded A^t from a file: any log that ``fedpbc audit`` reads and that names the clients (docs/audit.md).
 
@@ -29,7 +35,11 @@ def trace(
     share of active rounds, over the rounds of the run. Raises BadOption.
     """
     m, needed = context.problem.num_clients, context.num_rounds
-    active = read_trace("path", path, Reading(active_column, round_seconds, missing_rounds, drop_duplicates), m)
+    reading = Reading(
+        active_column, round_seconds, missing_rounds, drop_duplicates, columns, None, table, query, round_start,
+        round_gap, active_when,
+    )  # fmt: skip
+    active = read_trace("path", path, reading, m)
     num_rounds, num_clients = active.shape
     if num_clients != m:
         raise BadOption("path", path, f"has {num_clients} clients, the problem has {m}")

@@ -409,17 +409,9 @@ class Grid:
         e = self.experiment
         shared = self._num_devices(problem) if self.num_workers == 1 else 1
         return Plan(
-            e.compute[0],
-            e.local_steps,
-            e.batch_size,
-            e.minibatch,
-            e.chunk_size,
-            shared,
-            device,
-            "clients" in e.metrics,
-            "mean" in e.metrics,
-            e.descent,
-        )
+            e.compute[0], e.local_steps, e.batch_size, e.minibatch, e.chunk_size, shared, device,
+            with_clients="clients" in e.metrics, with_mean="mean" in e.metrics, descent=e.descent,
+        )  # fmt: skip
 
     def _num_devices(self, problem: Problem) -> int:
         """As asked, or as many as have a chunk of clients each, when a round is worth sharing: the same for all cells,

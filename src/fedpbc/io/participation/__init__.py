@@ -1,7 +1,9 @@
 """Read participation logs: which clients took part in which round. Used by the audit and by replayed traces.
 
-A new format is a file here with a ``FORMAT``, and a line in ``formats.FORMATS``. A reader gives either ``Rows`` piece
-by piece (``Table``), which are then sorted and checked alike for all formats, or a whole ``ParticipationLog``.
+A new format is a file here with a ``FORMAT``, and a line in ``formats.FORMATS``, which tells a file's format from its
+content. A reader gives either ``Rows`` piece by piece (``Table``), which are then sorted and checked alike for all
+formats, or a whole ``ParticipationLog``. ``Source`` is the file; ``columns`` says which column is what; ``times`` reads
+times, and ``intervals`` makes rounds of them; ``records`` and ``arrow`` are tables of rows and of columns.
 """
 
 from __future__ import annotations

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from fedpbc.core.memory import total_memory
 from fedpbc.errors import shorten
+from fedpbc.io.participation.intervals import length_of_round, likely_length, rounds_of_pauses, spread_over_rounds
 from fedpbc.io.participation.log import ParticipationLog, ordered
 from fedpbc.io.participation.pairs import Found, Pairs, distinct
-from fedpbc.io.participation.reading import BadLog, BadReading, Reading, Rows, Table
+from fedpbc.io.participation.reading import BadLog, Reading, Rows, Table
+from fedpbc.io.participation.source import Source
+from fedpbc.io.participation.times import unit_of
 
 MOST_ROUNDS = 10_000_000
 """More rounds than this are taken for a mistake (a time stamp in the column ``round``)."""
@@ -19,23 +21,24 @@ SPARSE = 0.1
 """Where no more than this share of the rounds is there, the numbers are taken for times."""
 NO_ROUND = 5 * 10**8
 """A log whose first round has this number, or a larger one, holds times (seconds since 1970, from 1985 on)."""
-UNITS = ((10**17, "nanoseconds", 10**9), (10**14, "microseconds", 10**6), (10**11, "milliseconds", 10**3))
-"""Times from so large a number on are in this unit (seconds reach 10^11 in the year 5138)."""
 INT32_MAX = 2**31 - 1
 
 
-def assemble(path: Path, kind: str, table: Table) -> ParticipationLog:
+def assemble(path: Source, kind: str, table: Table) -> ParticipationLog:
     """Number and check the rows of a file: a few arrays of n, sorted only where neither the file nor a table does it.
 
     Raises BadLog on no rows, columns that may say who took part and are not used, numbers that look like times,
     duplicates, missing rounds and missing pairs that were not allowed, and more rows than memory can hold.
     """
+    times = not table.columns.roles.end
+    if not times:
+        spread_over_rounds(path, table)
     pieces = _collect(path, table)
-    if not pieces and not table.listed_rounds:
+    if not pieces and not len(table.listed_rounds):
         raise BadLog(path, "holds no rows")
-    rounds, codes, active = _join(pieces)
+    rounds, codes, active, _ = _join(pieces)
     table.notes.extend(table.columns.notes())
-    span = _number_rounds(path, rounds, table)
+    span = _number_rounds(path, rounds, table, times)
     del rounds
     clients, rank = ordered(table.names.codes)
     m = max(len(clients), 1)
@@ -47,10 +50,15 @@ def assemble(path: Path, kind: str, table: Table) -> ParticipationLog:
     absent = (span.total - len(unknown)) * m - found.distinct
     if table.lists_inactive and absent > 0:
         _absent_pairs(path, absent, pairs, found.distinct, span, clients, table)
-    skipped = {"blank lines": len(table.blank_lines)} if table.blank_lines else {}
+    skipped = {
+        "blank lines": len(table.blank_lines),
+        "lines of a server's log that name no result": table.skipped_lines,
+    }
+    groups = [table.groups.get(table.names.codes[name], "") for name in clients] if table.groups else None
     return ParticipationLog(
         clients, span.total, span.first, found.rounds, found.members,
-        skipped=skipped, source=path.name, format=kind, notes=tuple(table.notes), unknown=unknown,
+        skipped={what: lines for what, lines in skipped.items() if lines},
+        source=path.name, format=kind, notes=tuple(table.notes), unknown=unknown, groups=groups,
         dropped_duplicates=len(active) - found.distinct, pairs_only=not table.lists_inactive,
     )  # fmt: skip
 
@@ -59,10 +67,10 @@ BYTES_A_ROW = 24
 """What a row needs while a log is assembled, about: its round, client and answer, once more, and the active pair."""
 
 
-def _collect(path: Path, table: Table) -> list[Rows]:
+def _collect(path: Source, table: Table) -> list[Rows]:
     """All pieces, in the smallest types; refuses, after the first, more rows than memory can hold."""
     pieces: list[Rows] = []
-    for rounds, codes, active in table.pieces:
+    for rounds, codes, active, _ in table.pieces:
         if not pieces and table.expected_rows is not None:
             _require_room(path, table.expected_rows)
         small = len(rounds) == 0 or int(rounds.max()) <= INT32_MAX
@@ -70,7 +78,7 @@ def _collect(path: Path, table: Table) -> list[Rows]:
     return pieces
 
 
-def _require_room(path: Path, rows: int) -> None:
+def _require_room(path: Source, rows: int) -> None:
     needed, available = rows * BYTES_A_ROW, total_memory()
     if needed > available:
         raise BadLog(
@@ -82,7 +90,7 @@ def _require_room(path: Path, rows: int) -> None:
 
 def _join(pieces: list[Rows]) -> Rows:
     """The pieces as one, a column at a time; ``pieces`` is emptied."""
-    columns = [list(column) for column in zip(*pieces, strict=True)] or [[], [], []]
+    columns = [list(column) for column in zip(*(piece[:3] for piece in pieces), strict=True)] or [[], [], []]
     pieces.clear()
     joined = []
     for column, kind in zip(columns, (np.int32, np.int32, bool), strict=True):
@@ -103,12 +111,21 @@ class Span(NamedTuple):
     """int64[k]: those that are there, ascending, as the file calls them."""
 
 
-def _number_rounds(path: Path, rounds: np.ndarray, table: Table) -> Span:
-    """What the column ``round`` means: numbers of rounds, or times with ``round_seconds``."""
+def _number_rounds(path: Source, rounds: np.ndarray, table: Table, times: bool) -> Span:
+    """What the rows say of when: numbers of rounds, or ``times`` that become rounds."""
     listed = np.array(table.listed_rounds, np.int64)
-    seconds = table.reading.round_seconds
-    if seconds is not None:
-        rounds, listed = _rounds_of_times(path, rounds, listed, seconds, table)
+    seconds = table.reading.round_seconds if times else 1.0
+    if times and table.reading.round_gap is not None:
+        if not len(rounds):
+            raise BadLog(path, f"{table.reading.spell('round_gap')} needs a time in every row")
+        rounds, listed = rounds_of_pauses(path, rounds, table), listed[:0]
+        seconds = 1.0
+    elif times and seconds is not None:
+        rounds, listed = _rounds_of_times(path, rounds, listed, table)
+    elif times and table.clock is not None and table.columns.roles.is_time:
+        raise BadLog(path, _which_length(distinct(rounds.astype(np.int64)), table))
+    if table.clock is not None:
+        table.notes.extend(table.clock.notes())
     ends = [int(end) for part in (rounds, listed) if len(part) for end in (part.min(), part.max())]
     first, total = min(ends), max(ends) - min(ends) + 1
     if total <= MOST_ROUNDS:
@@ -131,15 +148,22 @@ def _number_rounds(path: Path, rounds: np.ndarray, table: Table) -> Span:
     return Span(rounds, first, total, there)
 
 
-def _unit(largest: int) -> tuple[str, int]:
-    """(unit, how many a second) of times."""
-    return next(((name, each) for least, name, each in UNITS if largest >= least), ("seconds", 1))
+def _which_length(there: np.ndarray, table: Table) -> str:
+    """Times without a length of a round: ask, with one that is likely."""
+    assert table.clock is not None
+    unit, each = table.clock.unit(int(there[-1]))
+    likely = likely_length(there)
+    length = f"{likely / each:.3g}" if likely else "N"
+    return (
+        f"column {table.columns.roles.moment} holds times in {unit}: {table.reading.spell('round_seconds', length)} "
+        f"makes rounds of that length of them, {table.reading.spell('round_gap', 'auto')} tells rounds from pauses"
+    )
 
 
 def _are_these_times(there: np.ndarray, total: int, reading: Reading) -> str:
     """Numbers too large, or with too many gaps, for rounds: ask, with the length of a round that is likely."""
     gaps = np.diff(there)
-    unit, each = _unit(int(there[-1]))
+    unit, each = unit_of(int(there[-1]))
     step = int(np.gcd.reduce(gaps))
     shared = step >= max(each, 2)
     likely = step if shared else int(np.median(gaps)) if len(gaps) else each
@@ -155,21 +179,23 @@ def _are_these_times(there: np.ndarray, total: int, reading: Reading) -> str:
 
 
 def _rounds_of_times(
-    path: Path, times: np.ndarray, listed: np.ndarray, seconds: float, table: Table
+    path: Source, times: np.ndarray, listed: np.ndarray, table: Table
 ) -> tuple[np.ndarray, np.ndarray]:
-    """floor(time / step), less that of the first time."""
+    """floor((time - round_start) / step), less that of the first time."""
     ends = [int(end) for part in (times, listed) if len(part) for end in (part.min(), part.max())]
-    unit, each = _unit(max(ends))
-    step = round(seconds * each)
-    if step < 1 or abs(seconds * each - step) > 1e-6 * step:
-        problem = f"must be a whole number of {unit}, for {path} holds times in {unit}"
-        raise BadReading(table.reading, "round_seconds", f"{seconds:g}", problem)
-    first = min(ends) // step
-    table.notes.append(f"a round is floor(time in {unit} / {step:,}), counted from the first, which is 0")
-    return times // step - first, listed // step - first
+    step, start, unit = length_of_round(path, max(ends), table)
+    first = (min(ends) - start) // step
+    since = f" - {table.reading.round_start}" if table.reading.round_start is not None else ""
+    note = (
+        f"a round is floor((time{since}) in {unit} / {step:,})"
+        if since
+        else f"a round is floor(time in {unit} / {step:,})"
+    )
+    table.notes.append(f"{note}, counted from the first, which is 0")
+    return (times.astype(np.int64) - start) // step - first, (listed - start) // step - first
 
 
-def _pairs_of_rows(path: Path, pairs: Pairs, table: Table, clients: list[str], first: int) -> Found:
+def _pairs_of_rows(path: Source, pairs: Pairs, table: Table, clients: list[str], first: int) -> Found:
     """Every pair once: it took part if one of its rows says so. Refuses duplicates that were not allowed."""
     found = pairs.found()
     dropped = len(pairs.active) - found.distinct
@@ -193,7 +219,7 @@ def _pairs_of_rows(path: Path, pairs: Pairs, table: Table, clients: list[str], f
     return found
 
 
-def _gaps(path: Path, span: Span, table: Table) -> np.ndarray:
+def _gaps(path: Source, span: Span, table: Table) -> np.ndarray:
     """The missing rounds that are unknown, int32[u], from 0; none where they count as empty."""
     missing = missing_rounds(span.there - span.first, span.total)
     if not len(missing):
@@ -250,7 +276,7 @@ def named(rounds: np.ndarray) -> str:
 
 
 def _absent_pairs(
-    path: Path, absent: int, pairs: Pairs, num_pairs: int, span: Span, clients: list[str], table: Table
+    path: Source, absent: int, pairs: Pairs, num_pairs: int, span: Span, clients: list[str], table: Table
 ) -> None:
     """Pairs without a row, in a file that lists those who did not take part too: refuse the first, or note them."""
     m = len(clients)

@@ -1,4 +1,4 @@
-"""Find the column that says who took part: ``active``, the one the user names, or none.
+"""Find what the columns are: the round or the time, the client, and the one that says who took part, if there is one.
 
 A log without such a column is a list of the pairs that took part. If it has other columns, one of them may well say
 that half of its rows are failures; so these are watched, and a log that may be misread is refused.
@@ -12,6 +12,7 @@ from pathlib import Path
 
 from fedpbc.errors import shorten, suggest
 from fedpbc.io.participation.reading import BadLog, BadReading, Reading
+from fedpbc.io.participation.source import Source
 
 BOOLEANS = {"0": False, "1": True, "true": True, "false": False, "yes": True, "no": False, "0.0": False, "1.0": True}
 """Whether a client took part, as text in lower case, in every file that says so."""
@@ -36,19 +37,24 @@ POSITIVE = {
 class Columns:
     """What the columns (or keys) of a log are used for."""
 
-    def __init__(self, path: Path, names: Sequence[str], reading: Reading) -> None:
-        """``names``: all columns. Raises BadLog when the one the user names is not there."""
+    def __init__(self, path: Path | Source, names: Sequence[str], reading: Reading, where: str = "") -> None:
+        """``names``: all columns. Raises BadLog, beginning with ``where``, when one that is needed is not there."""
         self._reading = reading
-        self.active: str | None = "active" if "active" in names else None
+        self.roles = Roles(path, names, reading)
+        self.active: str | None = self.roles.active
         """The column that says who took part; None: every row did."""
         self.wanted: dict[str, str] | None = None
         """Values that count as active, folded -> as written; None: the column holds booleans."""
         self.decided = False
         """The user said which column it is."""
+        self.group = _named(path, names, reading, "group", reading.group) if reading.group else None
+        """The column that says the group of a client."""
         if reading.active_column is not None:
             self._choose(path, names, reading.active_column)
-        used = {"round", "client", self.active}
-        self.unused = list(dict.fromkeys(name for name in names if name not in used))
+        used = {*self.roles.used, self.active, self.group}
+        self.wide = self._wide([name for name in names if name not in used])
+        """Columns that are clients, in a table with a column for every client."""
+        self.unused = [] if self.wide else list(dict.fromkeys(name for name in names if name not in used))
         self.rows = 0
         """How many rows ``watch`` has seen."""
         self.harmless: set[str] = set()
@@ -60,22 +66,34 @@ class Columns:
         self.met: dict[str, str] = {}
         """Values met in the active column, folded -> as written; at most KEPT others than those wanted."""
         self._values: dict[str, dict[str, None]] = {name: {} for name in self.unused}
+        if names and not (self.roles.complete or self.wide):
+            raise BadLog(path, where + self.roles.missing(names))
 
-    def _choose(self, path: Path, names: Sequence[str], text: str) -> None:
+    @property
+    def lists_inactive(self) -> bool:
+        """There is a row for who did not take part too."""
+        return (self.active is not None or bool(self.wide)) and self.roles.end is None
+
+    def _wide(self, others: list[str]) -> list[str]:
+        """The clients of a table with a column for each: no other column can be the client, or say who took part."""
+        roles = self.roles
+        if roles.client is not None or roles.moment is None or roles.end is not None or len(others) < 2:
+            return []
+        if self.active is not None or self._reading.active_column == "none":
+            return []
+        if (self._reading.active_column or "").startswith("*"):
+            return others
+        clients = [name for name in others if LIKE_A_CLIENT.search(name.lower())]
+        return [] if len(clients) == 1 or any(OUTCOMES.search(name.lower()) for name in others) else others
+
+    def _choose(self, path: Path | Source, names: Sequence[str], text: str) -> None:
         name, equals, values = (part.strip() for part in text.partition("="))
         self.decided = True
         if name.lower() == "none" and not equals and "none" not in names:
             self.active = None
             return
-        found = [each for each in names if each.lower() == name.lower() and each not in ("round", "client")]
-        if not found:
-            others = [each for each in names if each not in ("round", "client")]
-            raise BadLog(
-                path,
-                f"{self._option(shorten(name))}: no such column{suggest(name, others)}; beside round and client "
-                f"there is {', '.join(map(shorten, others[:KEPT])) if others else 'nothing'}",
-            )
-        self.active = found[0]
+        if name != "*":
+            self.active = _named(path, names, self._reading, "active_column", name, self.roles.used)
         if equals:
             self.wanted = {value.strip().casefold(): value.strip() for value in values.split(",") if value.strip()}
             if not self.wanted:
@@ -112,31 +130,35 @@ class Columns:
 
     def not_boolean(self) -> str:
         """What to say of a value that is no boolean."""
-        return (
-            f"{self.active} must be 0, 1, true, false, yes or no "
-            f"({self._option(f'{self.active}=VALUE,VALUE')} allows others)"
-        )
+        option = self._option(f"{self.active or '*'}=VALUE,VALUE")
+        return f"{self._what_says} must be 0, 1, true, false, yes or no ({option} allows others)"
 
     def notes(self) -> list[str]:
         """What was used and what not, in words."""
         notes = []
         if self.wanted is not None:
-            notes.append(f"rows count as active where {self.active} is {' or '.join(self.wanted.values())}")
+            notes.append(f"rows count as active where {self._what_says} is {' or '.join(self.wanted.values())}")
             missing = [text for folded, text in self.wanted.items() if folded not in self.met]
             if missing:
-                notes.append(f"no row has {self.active} {' or '.join(missing)}")
+                notes.append(f"no row has {self._what_says} {' or '.join(missing)}")
         elif self.active not in (None, "active"):
             notes.append(f"column {self.active} says who took part")
+        if self.wide:
+            notes.append(f"a table with a column for every client: {len(self.wide):,} of them")
         if self.unused:
             notes.append(f"columns not used: {', '.join(self.unused)}")
         return notes
 
-    def check(self, path: Path, full: bool) -> None:
+    @property
+    def _what_says(self) -> str:
+        return self.active or "a cell"
+
+    def check(self, path: Path | Source, full: bool) -> None:
         """Refuse what may be misread. ``full``: every client is active in every round."""
         if self.wanted is not None and not set(self.wanted) & set(self.met):
             raise BadLog(
                 path,
-                f"{self._option()}: no row has {self.active} {' or '.join(self.wanted.values())}; "
+                f"{self._option()}: no row has {self._what_says} {' or '.join(self.wanted.values())}; "
                 f"it holds {_listing(list(self.met.values()), KEPT)}",
             )
         unused = [name for name in self.unused if name not in self.harmless]
@@ -180,6 +202,96 @@ class Columns:
 
     def _option(self, value: str = "") -> str:
         return self._reading.spell("active_column", value)
+
+
+class Roles:
+    """Which column is the round or the time, the client, the begin and end of an interval, and who took part."""
+
+    def __init__(self, path: Path | Source, names: Sequence[str], reading: Reading) -> None:
+        self._columns = reading.spell("columns", "round=NAME,client=NAME")
+        self.chosen = _by_the_user(path, names, reading)
+        self.round = self._name("round", names)
+        self.client = self._name("client", names)
+        self.active = self._name("active", names)
+        self.start, self.end = (self._name(role, names) for role in ("start", "end"))
+        if self.start is None or self.end is None or (self.round is not None and "end" not in self.chosen):
+            self.start = self.end = None
+        self.time = self.chosen.get("time")
+        if self.time is None and self.round is None and self.end is None:
+            self.time = next((name for name in names if name.lower() in TIME_NAMES), None)
+        if self.round is None and self.time is None and self.end is None and names[:1] == [""]:
+            self.round = ""  # the index of a table that pandas wrote
+
+    def _name(self, role: str, names: Sequence[str]) -> str | None:
+        return self.chosen.get(role, role if role in names else None)
+
+    @property
+    def moment(self) -> str | None:
+        """The column of the round, the time, or the begin of an interval."""
+        return self.start if self.end is not None else self.time if self.time is not None else self.round
+
+    @property
+    def is_time(self) -> bool:
+        """``moment`` holds times, not rounds."""
+        return self.end is not None or self.time is not None
+
+    @property
+    def used(self) -> set[str]:
+        """The columns that are round or time, client and end."""
+        return {name for name in (self.moment, self.client, self.end) if name is not None}
+
+    @property
+    def complete(self) -> bool:
+        """There is a moment and a client."""
+        return self.moment is not None and self.client is not None
+
+    def missing(self, names: Sequence[str]) -> str:
+        """What to say of columns that are not there."""
+        role = "client" if self.moment is not None else "round"
+        shown = shorten(",".join(names))
+        return (
+            f"column {role} is missing{suggest(role, names)}; the first line must be round,client,active or "
+            "round,client (time may stand for round, start,end for an interval, a column for every client for "
+            f"client), is {shown}; {self._columns} says what they are called"
+        )
+
+
+ROLES = ("round", "time", "client", "active", "start", "end")
+"""What a column can be said to be."""
+TIME_NAMES = ("time", "timestamp", "ts")
+"""Names of columns that hold times, where there is no round."""
+LIKE_A_CLIENT = re.compile(
+    r"client|device|node|site|worker|participant|cid|(^|[_ .-])(id|ids|name|user|host|uid)($|[_ .-])"
+)
+"""Names of columns that may well be the client, in a file without a column of that name."""
+
+
+def _by_the_user(path: Path | Source, names: Sequence[str], reading: Reading) -> dict[str, str]:
+    """``--columns``: role -> column."""
+    chosen: dict[str, str] = {}
+    for part in reading.columns.split(",") if reading.columns else []:
+        role, equals, name = (text.strip() for text in part.partition("="))
+        if role not in ROLES or not equals or not name:
+            problem = f"must be like round=r,client=device_id, with {', '.join(ROLES)} before ="
+            raise BadReading(reading, "columns", str(reading.columns), problem)
+        chosen[role] = _named(path, names, reading, "columns", name)
+    return chosen
+
+
+def _named(
+    path: Path | Source, names: Sequence[str], reading: Reading, option: str, name: str, beside: Iterable[str] = ()
+) -> str:
+    """The column of that name, in any case, or of that number from 1. Raises BadLog when there is none."""
+    others = [each for each in names if each not in set(beside)]
+    found = [each for each in others if each.lower() == name.lower()]
+    if found:
+        return found[0]
+    if option == "columns" and name.isascii() and name.isdigit() and 1 <= int(name) <= len(names):
+        return names[int(name) - 1]
+    spelled = reading.spell(option, shorten(name))
+    there = ", ".join(map(shorten, others[:KEPT])) + (", ..." if len(others) > KEPT else "") if others else "nothing"
+    place = "beside round and client " if beside else ""
+    raise BadLog(path, f"{spelled}: no such column{suggest(name, others)}; {place}there is {there}")
 
 
 def _listing(values: list[str], most: int) -> str:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import numpy as np
 
 from fedpbc.io.participation.assemble import meaning_of_missing, refusal
 from fedpbc.io.participation.log import ParticipationLog
 from fedpbc.io.participation.reading import BadLog, Format, Progress, Reading, decode
+from fedpbc.io.participation.serverlog import says
+from fedpbc.io.participation.source import Source
 
 _ROUND = re.compile(r"\[ROUND (\d+)(?:/\d+)?\]", re.IGNORECASE)
 _SAMPLED = re.compile(r"configure_(?:fit|train): .*?sampled \d+ \w+ \(out of (\d+)\)", re.IGNORECASE)
@@ -19,7 +20,7 @@ _RECEIVED = re.compile(
 _TOO_LONG = re.compile(r"(?:ROUND |Received |received |out of )\d{10}")
 
 
-def read_flower(path: Path, reading: Reading, progress: Progress | None = None) -> ParticipationLog:
+def read_flower(path: Source, reading: Reading, progress: Progress | None = None) -> ParticipationLog:
     """The console log of a Flower server: how many clients answered in each round, and nothing else.
 
     A round that began without a line of results (every client failed, or none was sampled) counts as empty and is
@@ -28,7 +29,7 @@ def read_flower(path: Path, reading: Reading, progress: Progress | None = None) 
     results: dict[int, int] = {}
     begun: set[int] = set()
     round_, failures, known, other = None, 0, 0, 0
-    with open(path, "rb") as file:
+    with path.open() as file:
         for number, raw in enumerate(file, start=1):
             text = decode(path, raw, number)
             if _TOO_LONG.search(text):
@@ -50,13 +51,14 @@ def read_flower(path: Path, reading: Reading, progress: Progress | None = None) 
 
 
 def _flower_log(
-    path: Path, reading: Reading, results: dict[int, int], begun: set[int], failures: int, known: int, other: int
+    path: Source, reading: Reading, results: dict[int, int], begun: set[int], failures: int, known: int, other: int
 ) -> ParticipationLog:
     if not results:
         raise BadLog(
             path,
-            "holds no line like 'aggregate_train: Received 8 results and 2 failures'; a .log or .txt file "
-            "must be the console log of a Flower server",
+            "holds no line like 'aggregate_train: Received 8 results and 2 failures' (Flower), 'got result from client "
+            "site-1 for task: name=train' (NVIDIA FLARE) or 'Collaborator a is sending task results for train, round 0'"
+            " (OpenFL); a .log or .txt file must be the console log of one of these servers",
         )
     if not any(results.values()):
         raise BadLog(path, f"no client is active in any of {len(results):,} rounds; at least one must be")
@@ -86,5 +88,5 @@ def _flower_log(
 
 
 FORMAT = Format(
-    "flower", (".log", ".txt"), read_flower, options=("missing_rounds",), what="the console of a Flower server"
+    "flower", "the console of a Flower server", read_flower, says(_RECEIVED), (".log", ".txt"), ("missing_rounds",)
 )

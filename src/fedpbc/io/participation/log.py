@@ -36,7 +36,7 @@ class ParticipationLog:
     source: str = ""
     """The file's name."""
     format: str = ""
-    """csv, parquet, npy, jsonl or flower."""
+    """The name of its format in ``formats.FORMATS``."""
     notes: tuple[str, ...] = ()
     """What was assumed while reading, in words."""
     counts_clients: int | None = None
@@ -160,6 +160,9 @@ def with_clients(log: ParticipationLog, total: int | None, known: Sequence[str])
     if list(names) == log.clients:
         return log
     clients, rank = ordered({name: code for code, name in enumerate(names)})
+    if log.groups is not None:
+        group_of = dict(zip(log.clients, log.groups, strict=True))
+        log = replace(log, groups=[group_of.get(name, "(no group)") for name in clients])
     if np.all(np.diff(rank[: len(log.clients)]) > 0):
         return replace(log, clients=clients, members=rank[: len(log.clients)].astype(np.int32)[log.members])
     keys = log.rounds.astype(np.int64) * len(clients) + rank[: len(log.clients)][log.members]

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from fedpbc.io.participation.log import ParticipationLog
 from fedpbc.io.participation.reading import BadLog, Format, Progress, Reading
+from fedpbc.io.participation.source import Source
 
 BLOCK_CELLS = 1 << 22
 
 
-def read_npy(path: Path, reading: Reading, progress: Progress | None = None) -> ParticipationLog:
+def read_npy(path: Source, reading: Reading, progress: Progress | None = None) -> ParticipationLog:
     """A dense 0/1 or boolean array (rounds, clients); read in blocks, never whole. Clients are "0", "1", ..."""
     try:
-        table = np.load(path, mmap_mode="r", allow_pickle=False)
+        table = _load(path)
     except (ValueError, OSError, EOFError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise BadLog(path, f"cannot be read as .npy, is it truncated? ({reason})") from None
@@ -31,7 +33,14 @@ def read_npy(path: Path, reading: Reading, progress: Progress | None = None) -> 
     )
 
 
-def _npy_pairs(path: Path, table: np.ndarray, progress: Progress | None) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+def _load(path: Source) -> Any:
+    if path.compressed:
+        with path.open() as stream:
+            return np.load(io.BytesIO(stream.read()), allow_pickle=False)
+    return np.load(path.path, mmap_mode="r", allow_pickle=False)
+
+
+def _npy_pairs(path: Source, table: np.ndarray, progress: Progress | None) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     step = max(BLOCK_CELLS // table.shape[1], 1)
     for first in range(0, len(table), step):
         block = np.asarray(table[first : first + step])
@@ -45,4 +54,6 @@ def _npy_pairs(path: Path, table: np.ndarray, progress: Progress | None) -> Iter
             progress(min(first + step, len(table)), len(table))
 
 
-FORMAT = Format("npy", (".npy",), read_npy, options=(), what="a table of rounds and clients")
+FORMAT = Format(
+    "npy", "a table of rounds and clients", read_npy, lambda source: source.head.startswith(b"\x93NUMPY"), (".npy",), ()
+)

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from fedpbc.errors import ConfigError, shorten
+from fedpbc.io.participation.source import Source
 
 if TYPE_CHECKING:
     from fedpbc.io.participation.columns import Columns
     from fedpbc.io.participation.log import ParticipationLog
+    from fedpbc.io.participation.times import Clock
 
 Progress = Callable[[int, int], None]
 """``progress(done, total)`` in bytes (or rows), called now and then while a file is read."""
@@ -22,7 +24,7 @@ Progress = Callable[[int, int], None]
 class BadLog(ConfigError):
     """Something in a file: ``BadLog(path, "line 3: ...")``."""
 
-    def __init__(self, path: Path, problem: str) -> None:
+    def __init__(self, path: Path | Source, problem: str) -> None:
         super().__init__(f"{path}: {problem}")
         self.problem = problem
 
@@ -64,11 +66,25 @@ class Reading:
     """``NAME``: this column says who took part; ``NAME=VALUE,VALUE``: rows with one of these values took part;
     ``none``: every row did."""
     round_seconds: float | None = None
-    """``round`` holds times: a round is so long."""
+    """Times instead of rounds: a round is so long."""
     missing_rounds: str | None = None
     """``empty`` or ``unknown``: what rounds that are not there are; None refuses them."""
     drop_duplicates: bool = False
     """A pair of round and client may stand there more than once; it counts once."""
+    columns: str | None = None
+    """``ROLE=NAME,ROLE=NAME``: what columns are called, or their numbers from 1; the roles are ``columns.ROLES``."""
+    group: str | None = None
+    """A column that says which group a client belongs to."""
+    table: str | None = None
+    """The table of a database, or the sheet of a workbook."""
+    query: str | None = None
+    """The query of a database whose answer is the log."""
+    round_start: str | None = None
+    """The time at which one of the rounds begins; None: 0, midnight of 1 January 1970 UTC."""
+    round_gap: str | None = None
+    """Times instead of rounds: a pause of more than so many seconds begins a round; ``auto``: told from the times."""
+    active_when: str | None = None
+    """Of intervals: ``start``, active in the rounds that begin while it is up (None is this), or ``throughout``."""
     complete: bool = False
     """Every pair must have a row, in a file that lists those who did not take part too."""
     spell: Callable[..., str] = as_option
@@ -85,25 +101,63 @@ class Reading:
         numeric = isinstance(seconds, int | float) and not isinstance(seconds, bool)
         if seconds is not None and not (numeric and 0 < seconds < 1e9):
             raise BadReading(self, "round_seconds", shorten(self.round_seconds), "must be a number > 0, below 10^9")
+        self._check_more()
+
+    def _check_more(self) -> None:
+        if self.active_when not in (None, "start", "throughout"):
+            raise BadReading(self, "active_when", shorten(self.active_when), "must be start or throughout")
+        if self.round_gap is not None and self.gap_seconds == 0:
+            raise BadReading(self, "round_gap", shorten(self.round_gap), "must be auto or a number of seconds > 0")
+        if self.round_gap is not None and (self.round_seconds is not None or self.round_start is not None):
+            other = "round_seconds" if self.round_seconds is not None else "round_start"
+            raise BadReading(self, "round_gap", self.round_gap, f"choose one of it and {self.spell(other)}")
+        if self.round_start is not None and self.round_seconds is None:
+            raise BadReading(self, "round_start", self.round_start, f"needs {self.spell('round_seconds', 'N')}")
+        if self.table is not None and self.query is not None:
+            raise BadReading(self, "query", shorten(self.query), f"choose one of it and {self.spell('table')}")
+
+    @property
+    def gap_seconds(self) -> float | None:
+        """``round_gap`` as a number; None for ``auto`` or none, 0 for what is no number of seconds."""
+        if self.round_gap is None or self.round_gap == "auto":
+            return None
+        try:
+            seconds = float(self.round_gap)
+        except ValueError:
+            return 0.0
+        return seconds if 0 < seconds < 1e9 else 0.0
+
+    @property
+    def of_times(self) -> bool:
+        """The user says how times become rounds."""
+        return self.round_seconds is not None or self.round_gap is not None
 
     def given(self) -> list[str]:
         """Which of the options are not at their default."""
         return [name for name in OPTIONS if getattr(self, name) not in (None, False)]
 
 
-OPTIONS = ("active_column", "round_seconds", "drop_duplicates", "missing_rounds")
+OF_TIMES = ("round_seconds", "round_start", "round_gap", "active_when")
+"""Options for times instead of rounds."""
+OF_ROWS = ("active_column", "columns", "group", "drop_duplicates", "missing_rounds", *OF_TIMES)
+"""Options that every file of rows takes."""
+OPTIONS = (*OF_ROWS, "table", "query")
 """The options of ``Reading`` that a user has."""
+OF_INTERVALS = ("round_seconds", "round_start", "active_when")
+"""Options of traces that hold intervals."""
 
 
 class Rows(NamedTuple):
     """A piece of a file, in its order."""
 
     rounds: np.ndarray
-    """int64[k]."""
+    """int64[k]: rounds, or times."""
     codes: np.ndarray
     """int32[k]: the client's number in the order of first appearance."""
     active: np.ndarray
     """bool[k]."""
+    ends: np.ndarray | None = None
+    """int64[k]: of intervals, which ``rounds`` are the begins of, their ends."""
 
 
 class Names:
@@ -126,8 +180,16 @@ class Table:
     names: Names
     reading: Reading
     columns: Columns
-    listed_rounds: list[int] = field(default_factory=list)
+    listed_rounds: list[int] | np.ndarray = field(default_factory=list)
     """Rounds that exist although they may have no row."""
+    clock: Clock | None = None
+    """What the times of the file are in; None where it holds rounds."""
+    groups: dict[int, str] = field(default_factory=dict)
+    """The group of a client's number, where a column says it."""
+    skipped_lines: int = 0
+    """Lines of a server's log that say nothing of clients."""
+    row_width: int = 1
+    """How many pairs stand in a line, in a table with a column for every client."""
     lists_inactive: bool = False
     """There is a row for every pair of round and client, active or not."""
     blank_lines: list[int] = field(default_factory=list)
@@ -137,8 +199,21 @@ class Table:
     expected_rows: int | None = None
     """About how many rows there are, said with the first piece at the latest; None: not known."""
 
+    def join_groups(self, path: Source, codes: np.ndarray, groups: np.ndarray, names: Sequence[str]) -> None:
+        """Take note of the group of every row, numbers into ``names``. Raises BadLog when a client has two."""
+        both = np.unique(codes.astype(np.int64) * len(names) + groups)
+        for code, group in zip(*(part.tolist() for part in np.divmod(both, len(names))), strict=True):
+            if self.groups.setdefault(code, names[group]) != names[group]:
+                client = next(name for name, number in self.names.codes.items() if number == code)
+                raise BadLog(
+                    path,
+                    f"client {shorten(client)} is in two groups, {shorten(self.groups[code])} and "
+                    f"{shorten(names[group])}; column {self.columns.group} must say one",
+                )
+
     def where(self, row: int) -> str:
         """``line 7`` of a row, counted with the blank lines before it."""
+        row //= self.row_width
         if self.first_line is None:
             return f"row {row}"
         line = row + self.first_line
@@ -152,19 +227,21 @@ class Format:
     """A format of participation logs: one file of this folder, and one line in ``formats.FORMATS``."""
 
     name: str
-    endings: tuple[str, ...]
-    """Of file names, lower case, with the dot."""
-    read: Callable[[Path, Reading, Progress | None], Table | ParticipationLog]
+    what: str
+    """What a file is, where options are refused, and in the table of formats."""
+    read: Callable[[Source, Reading, Progress | None], Table | ParticipationLog]
     """Rows, which are then sorted and checked; or a log, from a file without rows."""
-    options: tuple[str, ...] = OPTIONS
+    recognises: Callable[[Source], bool]
+    """Whether the content is this format: the first format that says so reads the file."""
+    endings: tuple[str, ...] = ()
+    """Of file names, lower case: who reads a file that nobody recognises, and says what is wrong with it."""
+    options: tuple[str, ...] = OF_ROWS
     """The options of ``Reading`` that make sense here; the others are refused."""
-    what: str = ""
-    """What a file is, where options are refused."""
-    recognises: Callable[[Path], bool] = lambda path: True
-    """Whether it is this format, where several have the same ending: the first that says so reads it."""
+    folder: bool = False
+    """Reads a folder of files too."""
 
 
-def decode(path: Path, data: bytes, line: int) -> str:
+def decode(path: Path | Source, data: bytes, line: int) -> str:
     """Text of ``data``, which begins in ``line``. Raises BadLog when it is not UTF-8 or holds a zero byte."""
     try:
         text = data.decode("utf-8")

@@ -1,0 +1,135 @@
+"""What the command says and leaves: groups, a comparison, JSON on standard output, a verdict, code and evidence."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedpbc.audit import ParticipationLog, audit, evidence
+from fedpbc.audit.comparison import compare
+from fedpbc.audit.rules import HARMLESS, RULES
+from fedpbc.errors import ConfigError
+
+ROOT = Path(__file__).parents[2]
+
+
+def drawn(p, rounds, seed):
+    return np.random.default_rng(seed).random((rounds, len(p))) < p
+
+
+def write(path, table, region=None):
+    lines = ["round,client,active" + (",region" if region else "")]
+    for t, row in enumerate(table):
+        lines += [f"{t},c{i},{int(a)}" + (f",{region[i]}" if region else "") for i, a in enumerate(row)]
+    path.write_text("\n".join(lines) + "\n")
+
+
+UNEVEN = np.r_[np.full(5, 0.9), np.full(5, 0.1)]
+
+
+def test_the_verdict_is_in_the_exit_status(fedpbc, tmp_path):
+    write(tmp_path / "uneven.csv", drawn(UNEVEN, 300, 0))
+    write(tmp_path / "short.csv", drawn(np.full(10, 0.4), 12, 0))
+    variation = audit(ParticipationLog.from_matrix(drawn(UNEVEN, 300, 0))).bias.total_variation
+    assert 0.3 < variation < 0.45
+    for limit, expected in (("tv=0.3", 3), ("tv=.45", 0)):
+        status, out, err = fedpbc("audit", "uneven.csv", "--fail-above", limit, "--json", "-")
+        assert (status, err.startswith(f"total variation {variation:.3f} is")) == (expected, True)
+        assert json.loads(out)["bias"]["total_variation"] == pytest.approx(variation)
+    short = audit(ParticipationLog.from_matrix(drawn(np.full(10, 0.4), 12, 0))).bias
+    assert 0.02 < short.total_variation < short.total_variation_by_chance
+    status, _, err = fedpbc("audit", "short.csv", "--fail-above", "tv=0.02", "--json", "-")
+    assert (status, "not above what chance gives" in err) == (0, True)
+    for wrong in ("0.2", "tv=x", "tv=2", "gini=0.1"):
+        status, _, err = fedpbc("audit", "uneven.csv", "--fail-above", wrong)
+        assert (status, f"--fail-above {wrong}: must be tv=X" in err) == (2, True)
+    assert fedpbc("audit", "uneven.csv", "--json", "file")[0] == 2
+    assert fedpbc("audit", "uneven.csv", "--json", "-", "--out", "x")[0] == 2
+    assert not any(path.is_dir() for path in tmp_path.iterdir())
+
+
+def test_a_change_is_said_in_terminal_page_and_json(fedpbc, tmp_path):
+    region = ["north", "south"] * 5
+    write(tmp_path / "before.csv", drawn(UNEVEN, 400, 1), region)
+    better = np.r_[np.full(9, 0.7), 0.1]
+    write(tmp_path / "after.csv", drawn(better, 400, 3), region)
+    status, out, err = fedpbc("audit", "after.csv", "--before", "before.csv", "--group", "region")
+    assert (status, err) == (0, "")
+    assert "(read as csv)" in out
+    assert "By group: " in out
+    assert "What changed since before.csv?" in out
+    assert "Of 10 clients in both logs 9 changed" in out
+    change = json.loads((tmp_path / "audit-after" / "audit.json").read_text())["change"]
+    assert {entry["client"] for entry in change["changed"]} == {f"c{i}" for i in range(9)}
+    assert change["total_variation"][1] < change["total_variation"][0]
+    assert "What changed since before.csv?" in (tmp_path / "audit-after" / "audit.html").read_text()
+
+
+def test_logs_of_the_same_system_seldom_differ():
+    """Twelve pairs of logs with memory and 40 clients: level .05 for all clients of a pair together."""
+    import simulated
+
+    alarms = 0
+    for seed in range(12):
+        logs = [
+            ParticipationLog.from_matrix(
+                simulated.markov(np.random.default_rng(2 * seed + k), 400, np.full(40, 0.4), 0.5)
+            )
+            for k in (0, 1)
+        ]
+        alarms += bool(compare(logs[0], audit(logs[0]), logs[1], audit(logs[1])).changed)
+    assert alarms <= 3
+
+
+def test_what_cannot_be_compared_is_refused():
+    one, other = (ParticipationLog.from_matrix(drawn(np.full(4, 0.5), 50, 0), names) for names in ("abcd", "wxyz"))
+    with pytest.raises(ConfigError, match="no client in common"):
+        compare(one, audit(one), other, audit(other))
+
+
+def test_how_many_more_rounds_it_takes():
+    """After so many more rounds like these, chance gives no more than what is harmless."""
+    table = drawn(np.full(10, 0.4), 30, 0)
+    found = audit(ParticipationLog.from_matrix(table))
+    more = found.bias.more_rounds_to_tell
+    assert more == pytest.approx(30 * ((found.bias.total_variation_by_chance / HARMLESS) ** 2 - 1), abs=1)
+    again = np.concatenate([table] * round((30 + more) / 30))
+    longer = audit(ParticipationLog.from_matrix(again[np.random.default_rng(0).permutation(len(again))]))
+    assert longer.bias.total_variation_by_chance == pytest.approx(HARMLESS, rel=0.2)
+    advice = next(entry for entry in found.advice if entry.rule == "by-chance")
+    assert f"After {more:,} more rounds" in advice.reason
+
+
+def test_the_distance_is_halved_when_the_report_says_so():
+    """Nine of ten clients meet in every round, the tenth one round in a hundred."""
+    table = np.ones((600, 10), bool)
+    table[:, 9] = np.arange(600) % 100 == 99
+    mixing = audit(ParticipationLog.from_matrix(table)).mixing
+    assert mixing.distance_halved_after == 1
+    assert mixing.distance_tenth_after == 100
+    assert mixing.distance_left_per_round > 0.9
+
+
+def test_every_advice_has_its_line_of_code_and_links_where_documentation_is_published(monkeypatch):
+    found = audit(ParticipationLog.from_matrix(drawn(UNEVEN, 300, 0)))
+    for rule in RULES:
+        assert "\n" not in rule.code(found)
+        assert rule.code(found)
+    strategies = {name for entry in found.advice for name in re.findall(r"fedpbc\.flower\.(\w+)\(", entry.code)}
+    text = (ROOT / "src/fedpbc/flower/__init__.py").read_text()
+    assert strategies
+    assert all(f"import {name} as {name}" in text for name in strategies)
+    monkeypatch.setattr(evidence, "site", lambda: "https://docs.example")
+    results = (ROOT / "docs" / "results.md").read_text()
+    heads = {
+        re.sub(r"[^\w\s-]", "", head).strip().lower().replace(" ", "-")
+        for head in re.findall(r"^## (.+)$", results, re.M)
+    }
+    for anchor in evidence.ANCHORS.values():
+        assert anchor in heads
+    links = [entry.link for entry in audit(ParticipationLog.from_matrix(drawn(UNEVEN, 300, 0))).advice]
+    assert f"https://docs.example/results.html#{evidence.ANCHORS['5']}" in links
