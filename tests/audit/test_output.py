@@ -123,6 +123,9 @@ def test_every_advice_has_its_line_of_code_and_links_where_documentation_is_publ
     text = (ROOT / "src/fedpbc/flower/__init__.py").read_text()
     assert strategies
     assert all(f"import {name} as {name}" in text for name in strategies)
+    for rule in RULES:
+        if "strategy = " in rule.code(found):
+            exec("import fedpbc.flower\n" + rule.code(found), {})
     monkeypatch.setattr(evidence, "site", lambda: "https://docs.example")
     results = (ROOT / "docs" / "results.md").read_text()
     heads = {

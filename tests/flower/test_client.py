@@ -407,8 +407,9 @@ def test_a_trace_is_read_with_the_options_of_the_audit(tmp_path):
     up = trace(12, M, seed=2)
     up[:, 0] = ~up[:, 1]  # every round has a row
     rows = [f"{60 * t + 7},{i},{'ok' if up[t, i] else 'lost'}" for t in range(12) for i in range(M)]
-    (tmp_path / "up.csv").write_text("\n".join(["round,client,status", *rows, rows[-1]]) + "\n")
+    (tmp_path / "up.csv").write_text("\n".join(["at,device,status", *rows, rows[-1]]) + "\n")
     options = {"active_column": "status=ok", "round_seconds": 60, "drop_duplicates": True}
+    options["columns"] = "time=at,client=device"
     mods = (drop_by_trace(tmp_path / "up.csv", **options), fedpbc_mod)
     models = play(CASES["fedavg"].make(M), InProcessGrid(quadratic_app(U, mods=mods), names(M)), 12)
     np.testing.assert_allclose(models, expected(rivals.FedAvg(), U, up), atol=1e-9, rtol=0)

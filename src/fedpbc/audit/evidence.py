@@ -11,6 +11,7 @@ ANCHORS = {
     "3": "3-is-there-a-reading-of-the-paper-under-which-fig-3-holds",
     "4": "4-synthetic11-when-links-depend-on-the-data",
     "5": "5-all-methods-under-every-kind-of-link",
+    "6": "6-on-fresh-seeds-links-with-memory",
 }
 """Section of docs/results.md -> its anchor in the site."""
 

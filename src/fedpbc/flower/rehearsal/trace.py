@@ -28,20 +28,29 @@ def drop_by_trace(
     round_seconds: float | None = None,
     missing_rounds: Literal["empty"] | None = None,
     drop_duplicates: bool = False,
+    columns: str | None = None,
+    round_start: str | None = None,
+    round_gap: str | None = None,
+    active_when: Literal["start", "throughout"] | None = None,
+    table: str | None = None,
+    query: str | None = None,
 ) -> Mod:
     """Flower mod that loses messages as a trace says: the first of the list, ``mods=[drop_by_trace(...), fedpbc_mod]``.
 
     ``uplink``, ``downlink``: files as ``fedpbc links`` writes them (.csv with round,client,active, or .npy of shape
-    (rounds, clients)); round 0 is Flower's ``server-round`` 1, and the trace begins anew where it ends. Client i is
-    the one whose ``partition-id`` or ``client-id`` is i, counted from 0. A message lost on the downlink never reaches
-    the train function; one lost on the uplink does, and its result stays with the client. Either way the server
-    is told at once, by an error reply: a rehearsal does not wait for deadlines. The path may also stand in the run
-    config, as ``trace`` and ``downlink-trace``. ``active_column``, ``round_seconds``, ``missing_rounds`` and
-    ``drop_duplicates`` say how both files are read, as for the links called ``trace`` and in the audit. Raises
-    ConfigError for a bad option, and on the first message for a missing or bad file, or a client the trace does not
-    have.
+    (rounds, clients)), or any that ``fedpbc audit`` reads and that names the clients; round 0 is Flower's
+    ``server-round`` 1, and the trace begins anew where it ends. Client i is the one whose ``partition-id`` or
+    ``client-id`` is i, counted from 0. A message lost on the downlink never reaches the train function; one lost on the
+    uplink does, and its result stays with the client. Either way the server is told at once, by an error reply: a
+    rehearsal does not wait for deadlines. The path may also stand in the run config, as ``trace`` and
+    ``downlink-trace``. All other options say how both files are read, as for the links called ``trace`` and in the
+    audit. Raises ConfigError for a bad option, and on the first message for a missing or bad file, or a client the
+    trace does not have.
     """
-    reading = Reading(active_column, round_seconds, missing_rounds, drop_duplicates, spell=as_key)
+    reading = Reading(
+        active_column, round_seconds, missing_rounds, drop_duplicates, columns, None, table, query, round_start,
+        round_gap, active_when, spell=as_key,
+    )  # fmt: skip
     reading.check()
     traces: dict[str, np.ndarray] = {}
 
