@@ -16,7 +16,13 @@ from fedpbc.errors import ConfigError, shorten, unknown_name
 @click.command()
 @click.argument("file", metavar="FILE|FOLDER|NAME")
 @click.option("--format", "kind", metavar="NAME", help="The loader, where its content does not tell.")
-@click.option("--set", "options", metavar="KEY=VALUE", multiple=True, help="An option of the loader; VALUE is TOML.")
+@click.option(
+    "--set",
+    "options",
+    metavar="KEY=VALUE",
+    multiple=True,
+    help="An option of the loader; VALUE is TOML: --set 'label=\"outcome\"'.",
+)
 @click.option("--partition", metavar="TOML", help="Deal the samples out: '{name=\"iid\", num_clients=20}'.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the partition.")
 @click.option("--out", type=click.Path(path_type=Path), metavar="PICTURE", help="Who has what: .png, .svg or .pdf.")
