@@ -154,6 +154,12 @@ def test_advice_on_times_and_standard_input(tmp_path, monkeypatch):
     assert 'path="LOG", round_seconds=600, missing_rounds="empty"}]' in code["only-active-compute"]
 
 
+def test_no_comparison_is_advised_that_would_be_refused():
+    """A log of counts only cannot be compared."""
+    counts = ParticipationLog([], 50, 1, *np.empty((2, 0), np.int32), source="server.log", counts_only=np.arange(50))
+    assert {entry.code for entry in audit(counts).advice if entry.rule == "short"} == {"fedpbc audit NEW_LOG"}
+
+
 def test_a_line_of_code_is_not_broken(fedpbc, tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "50")
     write(tmp_path / "uneven.csv", drawn(UNEVEN, 90, 0))

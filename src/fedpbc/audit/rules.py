@@ -152,7 +152,8 @@ def _replay(findings: Findings, more: str) -> str:
 
 
 def _again(findings: Findings) -> str:
-    return f"fedpbc audit NEW_LOG --before {_source(findings)}"
+    new = "fedpbc audit NEW_LOG"
+    return new if findings.log.counts_only else f"{new} --before {_source(findings)}"
 
 
 def _until_told(findings: Findings) -> str:
@@ -223,7 +224,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "by-chance",
         _undecided,
-        "Nothing here speaks against FedAvg, but the log is too short to tell; audit again with more rounds.",
+        "The log is too short to tell whether FedAvg is biased; audit again with more rounds.",
         lambda f: (
             f"{_moved(f)}, and clients that are all alike would give up to "
             f"{percent(_chance(f))} by chance in so few rounds. {_until_told(f)}"

@@ -83,7 +83,9 @@ def _partition(text: str) -> dict[str, Any]:
         found = tomllib.loads(f"partition = {text}")["partition"]
     except tomllib.TOMLDecodeError as error:
         point = "; numbers have a digit before the point, 0.1" if re.search(r"=\s*-?\.\d", text) else ""
-        raise ConfigError(f"--partition {shorten(text)}: is not TOML: {error}{point}") from None
+        if text.lstrip().startswith("{"):
+            raise ConfigError(f"--partition {shorten(text)}: is not TOML: {error}{point}") from None
+        found = None
     if not isinstance(found, dict):
         raise ConfigError(f'--partition {shorten(text)}: must be a table, like {{name="iid", num_clients=20}}')
     bind_component(PARTITIONS, found, "--partition", Path.cwd())
