@@ -73,8 +73,12 @@ def test_the_choice_is_that_of_a_plain_loop(tuned_table, tmp_path):
 
 
 def test_the_tuned_file_runs_as_it_was_tuned(tuned_table, write_toml, tmp_path, fedpbc):
-    status, out, err = fedpbc("tune", str(write_toml(tuned_table)), "--out", "t", "--quiet")
-    assert (status, "next: fedpbc run t/tuned.toml" in out) == (0, True), err
+    command = ("tune", str(write_toml(tuned_table)), "--out", "t", "--quiet")
+    status, out, err = fedpbc(*command)
+    assert (status, "next: fedpbc run t/tuned.toml\n" in out) == (0, True), err
+    usual = Path("runs") / tuned_table["name"]
+    usual.mkdir(parents=True)
+    assert f"next: fedpbc run t/tuned.toml --out {usual}.tuned\n" in fedpbc(*command, "--resume")[1]
     again = fedpbc("report", "t")
     assert again[1].splitlines()[:-1] == out.splitlines()[:-2], "fedpbc report shows the same again"
     assert again[2].splitlines() == [line for line in err.splitlines() if line.startswith("warning")]
