@@ -196,7 +196,7 @@ def test_the_command_knows_clients_and_targets(tmp_path):
         (["{}", "--out", "p.gif"], r"--out p.gif: must end in .png, .svg or .pdf"),
         (["{}", "--out", "p.png"], "needs --partition"),
         (["{}", "--partition", "{alpha=.1}"], r"is not TOML.*digit before the point"),
-        (["{}", "--partition", "3"], "must be a table"),
+        (["{}", "--partition", "dirichlet"], "must be a table, like"),
         (["{}", "--partition", '{name="dirichlt"}'], 'did you mean "dirichlet"'),
         (["{}", "--partition", '{name="iid", num_clients=99}'], r"partition.num_clients = 99: the data has 12 samples"),
         (["{}", "--set", "nope=1"], "unknown key mnist.nope"),

@@ -24,7 +24,7 @@ from fedpbc.core.schema import options_of
 from fedpbc.core.types import Measure
 from fedpbc.errors import ConfigError
 from fedpbc.experiment.grid import Experiment
-from fedpbc.plots.sensitivity import curves_of
+from fedpbc.plots.sensitivity import curves_of, draw_sensitivity
 from fedpbc.tuning import rungs as rungs_module
 from fedpbc.tuning.budget import lengths_of, ranked, schedule
 from fedpbc.tuning.plan import plan_of
@@ -73,8 +73,12 @@ def test_the_choice_is_that_of_a_plain_loop(tuned_table, tmp_path):
 
 
 def test_the_tuned_file_runs_as_it_was_tuned(tuned_table, write_toml, tmp_path, fedpbc):
-    status, out, err = fedpbc("tune", str(write_toml(tuned_table)), "--out", "t", "--quiet")
-    assert (status, "next: fedpbc run t/tuned.toml" in out) == (0, True), err
+    command = ("tune", str(write_toml(tuned_table)), "--out", "t", "--quiet")
+    status, out, err = fedpbc(*command)
+    assert (status, "next: fedpbc run t/tuned.toml\n" in out) == (0, True), err
+    usual = Path("runs") / tuned_table["name"]
+    usual.mkdir(parents=True)
+    assert f"next: fedpbc run t/tuned.toml --out {usual}.tuned\n" in fedpbc(*command, "--resume")[1]
     again = fedpbc("report", "t")
     assert again[1].splitlines()[:-1] == out.splitlines()[:-2], "fedpbc report shows the same again"
     assert again[2].splitlines() == [line for line in err.splitlines() if line.startswith("warning")]
@@ -412,3 +416,24 @@ def test_the_choice_of_each_link_is_what_its_cells_run(table):
         assert (cell.learning_rate.options["value"], cell.local_steps) == wanted[key.links, key.algorithm]
         server = cell.algorithm.options.get("server")
         assert (server.options["learning_rate"] if server else None) == (3.0 if key[:2] == ("rare", "fedavg") else None)
+
+
+@pytest.mark.parametrize("rates", [(0.05,), (0.01, 0.012), (0.015, 0.05, 0.5), (0.005, 0.05, 0.5), (1e-4, 1e-2, 1.0)])
+def test_learning_rates_under_the_picture_do_not_meet(rates):
+    settings = [{"setting": k, "score": 1.0 + k} for k in range(len(rates))]
+    method = {
+        "algorithm": "fedavg", "links": "a", "rates": [(rate, "constant") for rate in rates], "score": 1.0,
+        "chosen": 0, "rungs": [{"rounds": 9, "settings": settings}],
+    }  # fmt: skip
+    measure = {"title": "train loss", "unit": "", "scale": "linear", "better": "lower"}
+    figure = draw_sensitivity(
+        {"methods": [method, method | {"algorithm": "b"}], "measure": measure, "seeds": [1], "experiment": "x"}
+    )
+    figure.draw_without_rendering()
+    for ax in figure.axes:
+        ticks = ax.xaxis.get_major_ticks() + ax.xaxis.get_minor_ticks()
+        left, right = ax.get_xlim()
+        shown = [t.label1 for t in ticks if t.label1.get_text() and left <= t.get_loc() <= right]
+        boxes = sorted((box.x0, box.x1) for box in (label.get_window_extent() for label in shown))
+        assert len(boxes) >= 2
+        assert all(end < start for (_, end), (start, _) in itertools.pairwise(boxes))

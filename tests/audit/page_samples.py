@@ -65,7 +65,7 @@ def findings_of(log: ParticipationLog) -> Findings:
     about = About(
         source="participation.csv", format="csv", num_clients=None if of_counts else m, num_rounds=rounds,
         unknown_rounds=0, first_round=log.first_round, num_active_pairs=int(counts.sum()), dropped_duplicates=0,
-        skipped=log.skipped, notes=log.notes, counts_only=of_counts,
+        skipped=log.skipped, notes=log.notes, counts_only=of_counts, options={},
     )  # fmt: skip
     unequal = Advice(
         "unequal",

@@ -186,7 +186,7 @@ BAD: list[tuple[str, bytes, str]] = [
     ("log.csv", b"round,client\n1,a\n1," + b"x" * 300 + b"\n", "line 3: holds a cell of 300 bytes, at most 256"),
     ("log.jsonl", b'{"round": 1, "clients": ["a", "b"]}\n{"round": 2, "cli', "line 2: is not JSON .*truncated"),
     ("log.jsonl", b"[1]\n", "line 1: must be like"),
-    ("log.jsonl", b'{"round": 1, "client": ["a"]}\n', 'line 1: key clients is missing .did you mean "client"'),
+    ("log.jsonl", b'{"round": 1, "client": ["a"]}\n', 'line 1: key clients is missing; --columns client=client says'),
     ("log.jsonl", b'{"round": 1, "clients": ["a", 3]}\n', "line 1: client ids must be all strings or all integers"),
     ("log.jsonl", b'{"round": 1, "clients": ["a", "a"]}\n', 'line 1: client "a" stands there twice'),
     ("log.jsonl", b'{"round": 1, "clients": [null]}\n', "line 1: a client id must be a string or an integer"),

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
+import shlex
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from fedpbc.audit import ParticipationLog, audit, evidence
+from fedpbc.audit import ParticipationLog, audit, evidence, read_log
 from fedpbc.audit.comparison import compare
 from fedpbc.audit.rules import HARMLESS, RULES
 from fedpbc.errors import ConfigError
+from fedpbc.experiment.overrides import parse_override
+from fedpbc.io.participation import Reading, read_trace
 
 ROOT = Path(__file__).parents[2]
 
@@ -112,6 +116,57 @@ def test_the_distance_is_halved_when_the_report_says_so():
     assert mixing.distance_halved_after == 1
     assert mixing.distance_tenth_after == 100
     assert mixing.distance_left_per_round > 0.9
+
+
+def test_the_advised_commands_read_the_log_as_it_was_read(fedpbc, tmp_path):
+    """With its options, whatever they hold; the replay has the log's clients and rounds, and its very links."""
+    table = drawn(UNEVEN, 90, 0)
+    said = {True: "it's in", False: "out"}
+    rows = [f"{t};c{i};{said[bool(a)]};x" for t, row in enumerate(table) for i, a in enumerate(row)]
+    (tmp_path / "the log.csv").write_text("server round;who;how;zone\n" + "\n".join(rows))
+    options = {"columns": "round=server round,client=who", "active_column": "how=it's in", "group": "zone"}
+    found = audit(read_log(tmp_path / "the log.csv", clients=11, **options))
+    assert found.log.options == {"clients": 11} | options
+    code = {entry.rule: shlex.split(entry.code.partition(" | ")[0]) for entry in found.advice}
+
+    for rule in ("short", "never-seen"):
+        argv = ["the log.csv" if part == "NEW_LOG" else part for part in code[rule][1:]]
+        assert fedpbc(*argv)[::2] == (0, "")
+
+    replay = code["only-active-compute"]
+    assert replay[:5] == ["fedpbc", "run", "rivals", "--seeds", "0"]
+    changes = dict(parse_override(text) for text in replay[6::2])
+    assert (changes["problem.num_clients"], changes["rounds"]) == (10, 90)
+    (links,) = changes["links"]
+    assert links.pop("name") == "trace"
+    assert "group" not in links
+    path = tmp_path / links.pop("path")
+    np.testing.assert_array_equal(read_trace("path", path, Reading(**links), 10), table)
+
+
+def test_advice_on_times_and_standard_input(tmp_path, monkeypatch):
+    table = drawn(UNEVEN, 90, 0)
+    lines = [f"{600 * t},c{i}" for t, row in enumerate(table) for i in np.flatnonzero(row)]
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO("\n".join(["time,client", *lines]).encode())))
+    found = audit(read_log("-", round_seconds=600.0, missing_rounds="unknown"))
+    code = {entry.rule: entry.code for entry in found.advice}
+    assert code["short"] == "fedpbc audit NEW_LOG --before LOG --round-seconds 600 --missing-rounds unknown"
+    assert 'path="LOG", round_seconds=600, missing_rounds="empty"}]' in code["only-active-compute"]
+
+
+def test_no_comparison_is_advised_that_would_be_refused():
+    """A log of counts only cannot be compared."""
+    counts = ParticipationLog([], 50, 1, *np.empty((2, 0), np.int32), source="server.log", counts_only=np.arange(50))
+    assert {entry.code for entry in audit(counts).advice if entry.rule == "short"} == {"fedpbc audit NEW_LOG"}
+
+
+def test_a_line_of_code_is_not_broken(fedpbc, tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "50")
+    write(tmp_path / "uneven.csv", drawn(UNEVEN, 90, 0))
+    _, out, _ = fedpbc("audit", "uneven.csv")
+    advice = json.loads((tmp_path / "audit-uneven" / "audit.json").read_text())["advice"]
+    assert max(len(entry["code"]) for entry in advice) > 100
+    assert {f"     {entry['code']}" for entry in advice} <= set(out.splitlines())
 
 
 def test_every_advice_has_its_line_of_code_and_links_where_documentation_is_published(monkeypatch):

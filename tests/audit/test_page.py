@@ -21,13 +21,14 @@ import chromium
 import numpy as np
 import page_samples as samples
 import pytest
+from matplotlib.figure import Figure
 from matplotlib.image import imread
 from rich.console import Console
 
 from fedpbc.audit import audit, figures, heat
 from fedpbc.audit.page import QUESTIONS, render
 from fedpbc.audit.statistics import expected_absences
-from fedpbc.audit.svg import clean, shorten
+from fedpbc.audit.svg import Labels, clean, shorten
 from fedpbc.audit.terminal import report
 from fedpbc.audit.types import Advice, Findings
 from fedpbc.io.participation.log import ParticipationLog
@@ -448,3 +449,18 @@ def test_the_browser_ends_when_a_test_fails(browser):
         use_and_fail()
     assert not chromium.living(groups[0])
     assert not profiles[0].exists()
+
+
+def test_the_curve_without_memory_stays_inside_its_picture(monkeypatch):
+    """Independent rounds would give many short absences where memory leaves few long ones."""
+    drawn = []
+    monkeypatch.setattr(figures, "drawings", lambda name, draw, height: drawn.append(draw) or {})
+    log = ParticipationLog.from_matrix(np.repeat(np.random.default_rng(0).random((40, 10)) < 0.5, 10, axis=0))
+    found = audit(log).participation
+    figures.absences(found.absence_histogram.edges, found.absence_histogram.counts, found.rate, log)
+    figure = Figure()
+    drawn[0](figure, Labels())
+    (axes,) = figure.axes
+    curve = axes.lines[0].get_ydata()
+    assert np.nanmax(curve) > 3 * found.absence_histogram.counts.max()
+    assert axes.get_ylim()[1] > np.nanmax(curve)

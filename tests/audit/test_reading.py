@@ -320,7 +320,9 @@ def test_lines_of_a_round_may_stand_there_twice_when_that_is_allowed(tmp_path):
 @pytest.mark.parametrize(("name", "content", "message"), [
     ("events.jsonl", '{"round": 1, "client": "a", "status": "success"}\n' * 3,
      'is a log of events, with a line for every client.*holds "success".*--active-column status=success'),
-    ("log.jsonl", '{"round": 1, "participants": ["a"]}\n', 'key clients is missing; is it "participants". Then call'),
+    ("log.jsonl", '{"round": 1, "participants": ["a"]}\n', 'key clients is missing; --columns client=participants'),
+    ("log.jsonl", '{"round": 1, "client_id": "a"}\n' * 3, "key clients is missing; --columns client=client_id says"),
+    ("log.jsonl", '{"rnd": 1, "clients": ["a", "b"]}\n', "key round is missing; --columns round=rnd says"),
     ("log.jsonl", '{"round": 1, "clients": ["a", "b"]}\n{"round": 1, "client": "a"}\n', "this one is of a client"),
     ("log.jsonl", '{"round": 1, "client": "a"}\n{"round": 1, "clients": ["a", "b"]}\n', "line 2: key client"),
     ("log.jsonl", '{"round": 1, "client": "a"}\n{"round": -1, "client": "b"}\n', "line 2: round must be"),
@@ -334,6 +336,24 @@ def test_json_says_what_it_is(tmp_path, name, content, message):
     with pytest.raises(ConfigError, match=message) as caught:
         read_log(tmp_path / name)
     assert "did you mean" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("keys", "columns"), [
+    (("round", "members"), "client=members"), (("n", "clients"), "round=n"), (("n", "up"), "round=n,client=up"),
+    (("n", "active"), "round=n"),
+])  # fmt: skip
+def test_keys_of_a_round_go_by_any_name(tmp_path, active, keys, columns):
+    entries = [
+        dict(zip(keys, (t, [NAMES[i] for i in np.flatnonzero(row)]), strict=True)) for t, row in enumerate(active)
+    ]
+    (tmp_path / "log.jsonl").write_text("\n".join(map(json.dumps, entries)))
+    (tmp_path / "log.json").write_text(json.dumps(entries, indent=2))
+    for name in ("log.jsonl", "log.json"):
+        np.testing.assert_array_equal(matrix(read_log(tmp_path / name, columns=columns)), active)
+        with pytest.raises(ConfigError, match='"absent": no such column'):
+            read_log(tmp_path / name, columns="round=absent")
+        with pytest.raises(ConfigError, match="must be like round=r,client=device_id"):
+            read_log(tmp_path / name, columns=f"clients={keys[1]}")
 
 
 def test_a_log_of_events_is_read(tmp_path, active):

@@ -142,8 +142,10 @@ def absences(edges: np.ndarray, counts: np.ndarray, rate: np.ndarray | None, log
         ax = figure.subplots()
         gray = COLORS[6]
         ax.stairs(counts, edges, fill=True, color=COLORS[5], alpha=0.75, baseline=0.5, label="this log")
+        highest = float(counts.max())
         if expected is not None:
             seen = np.where(expected[:used] >= 0.5, expected[:used], np.nan)
+            highest = max(highest, float(expected[:used].max()))
             ax.plot(
                 np.sqrt(edges[:-1] * edges[1:]),
                 seen,
@@ -154,7 +156,7 @@ def absences(edges: np.ndarray, counts: np.ndarray, rate: np.ndarray | None, log
                 label="without memory",
             )
         ax.set_yscale("log")
-        ax.set_ylim(0.5, max(10.0, 1.5 * float(counts.max())))
+        ax.set_ylim(0.5, max(10.0, 1.5 * highest))
         ax.minorticks_off()
         if edges[-1] > 30 * max(edges[0], 1):
             ax.set_xscale("log")

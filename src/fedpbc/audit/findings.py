@@ -108,7 +108,7 @@ def _about(log: ParticipationLog) -> About:
         source=log.source, format=log.format, num_clients=log.num_clients, num_rounds=log.num_rounds,
         unknown_rounds=len(log.unknown), first_round=log.first_round, num_active_pairs=int(log.active_counts().sum()),
         dropped_duplicates=log.dropped_duplicates, skipped=dict(log.skipped), notes=log.notes,
-        counts_only=log.counts_only is not None,
+        counts_only=log.counts_only is not None, options=dict(log.options),
     )  # fmt: skip
 
 

@@ -26,9 +26,11 @@ def percent(value: float | None) -> str:
 def share(value: float) -> str:
     """A rate with three places; more where it is small.
 
-    >>> share(0.5), share(0.0123), share(0.000123), share(0)
-    ('0.500', '0.012', '0.00012', '0.000')
+    >>> share(0.5), share(0.0123), share(0.000123), share(1e-9), share(0)
+    ('0.500', '0.012', '0.00012', 'under 0.000001', '0.000')
     """
+    if 0 < value < 1e-6:
+        return "under 0.000001"
     return f"{value:.3f}" if value == 0 or value >= 0.01 else number(value, 2)
 
 

@@ -6,6 +6,7 @@ import csv
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -13,6 +14,12 @@ from fedpbc.errors import ConfigError, shorten
 from fedpbc.io.participation.formats import read_participation
 from fedpbc.io.participation.log import ParticipationLog, require_clients, with_clients
 from fedpbc.io.participation.reading import BadLog, Progress, Reading, decode
+
+SAID = (
+    "active_column", "round_seconds", "missing_rounds", "drop_duplicates", "columns", "group", "table", "query",
+    "round_start", "round_gap", "active_when",
+)  # fmt: skip
+"""Options that say how the file itself is read."""
 
 
 def read_log(
@@ -59,7 +66,14 @@ def read_log(
     group_of = _companion(groups, "group") if groups else {}
     log = with_clients(log, clients, [*size_of, *group_of])
     require_clients(log)
-    return _attach(log, sizes, size_of, groups, group_of)
+    given = {"clients": clients} | {name: getattr(reading, name) for name in SAID}
+    options = {name: _short(value) for name, value in given.items() if value not in (None, False)}
+    return replace(_attach(log, sizes, size_of, groups, group_of), options=options)
+
+
+def _short(value: Any) -> Any:
+    """60 for 60.0."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _companion(path: Path, column: str) -> dict[str, str]:

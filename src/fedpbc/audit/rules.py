@@ -6,6 +6,7 @@ links than the log at hand; where no experiment supports a rule it says "not kno
 
 from __future__ import annotations
 
+import json
 import math
 import shlex
 from collections.abc import Callable
@@ -14,6 +15,8 @@ from dataclasses import dataclass
 from fedpbc.audit.evidence import link_of
 from fedpbc.audit.numbers import in_whole_rounds, percent
 from fedpbc.audit.types import Advice, Findings, Participation
+from fedpbc.io.participation.reading import as_option
+from fedpbc.io.participation.source import STANDARD_INPUT
 
 UNKNOWN = "not known"
 COUNTEREXAMPLE = "docs/results.md, section 1 (the counterexample)"
@@ -125,17 +128,32 @@ def _strategy(name: str) -> Callable[[Findings], str]:
     return lambda findings: f"strategy = fedpbc.flower.{name}(num_clients={findings.log.num_clients}, {options})"
 
 
+def _file(findings: Findings) -> str:
+    """The log's name; LOG where it has none that a command could take."""
+    return "LOG" if findings.log.source in ("", STANDARD_INPUT) else findings.log.source
+
+
 def _source(findings: Findings) -> str:
-    return shlex.quote(findings.log.source or "LOG")
+    """The log on the command line, with the options it was read with."""
+    options = (as_option(name, "" if value is True else str(value)) for name, value in findings.log.options.items())
+    return " ".join([shlex.quote(_file(findings)), *options])
 
 
 def _replay(findings: Findings, more: str) -> str:
-    trace = f'links=[{{name="trace", path="{findings.log.source or "LOG"}"}}]'
-    return f"fedpbc run rivals --seeds 0 --set {shlex.quote(trace)} {more}"
+    """``rivals`` on the links of this log: with its clients, no more than its rounds, and read alike."""
+    keys: dict[str, object] = {"name": "trace", "path": _file(findings)}
+    keys |= {name: value for name, value in findings.log.options.items() if name not in ("clients", "group")}
+    if "missing_rounds" in keys:
+        keys["missing_rounds"] = "empty"  # a replay has to say who is active in every round
+    trace = ", ".join(f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in keys.items())
+    m = sum(not name.startswith("(unseen ") for name in findings.clients)
+    size = f"--set problem.num_clients={m} --set rounds={min(findings.log.num_rounds, 1000)}"
+    return f"fedpbc run rivals --seeds 0 {size} --set {shlex.quote(f'links=[{{{trace}}}]')} {more}"
 
 
 def _again(findings: Findings) -> str:
-    return f"fedpbc audit NEW_LOG --before {_source(findings)}"
+    new = "fedpbc audit NEW_LOG"
+    return new if findings.log.counts_only else f"{new} --before {_source(findings)}"
 
 
 def _until_told(findings: Findings) -> str:
@@ -206,7 +224,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "by-chance",
         _undecided,
-        "Nothing here speaks against FedAvg, but the log is too short to tell; audit again with more rounds.",
+        "The log is too short to tell whether FedAvg is biased; audit again with more rounds.",
         lambda f: (
             f"{_moved(f)}, and clients that are all alike would give up to "
             f"{percent(_chance(f))} by chance in so few rounds. {_until_told(f)}"

@@ -106,7 +106,7 @@ def _uneven(findings: Findings) -> Iterable[str]:
     rounds = f"{least}{found.longest_absence[longest]:,} of {log.known_rounds:,}{' known' if least else ''} rounds"
     yield f"Longest absence: {rounds} ({_short(names[longest])})."
     if found.never_seen:
-        yield f"Never seen: {len(found.never_seen):,} clients ({_ids(found.never_seen)})."
+        yield f"Never seen: {count(len(found.never_seen), 'client')} ({_ids(found.never_seen)})."
     if len(found.components) > 1:
         yield f"{len(found.components):,} groups of clients never meet: no mixing method can join them."
 
@@ -192,4 +192,4 @@ def _advice(entries: Sequence[Advice]) -> Iterable[RenderableType]:
         yield Padding(Text(f"* {entry.advice}", style="green"), (0, 0, 0, 3), expand=False)
         evidence = entry.link or entry.evidence
         yield Padding(Text(f"{entry.reason} Evidence: {evidence}."), (0, 0, 0, 5), expand=False)
-        yield Padding(Text(_clean(entry.code), style="cyan"), (0, 0, 0, 5), expand=False)
+        yield Text(f"     {_clean(entry.code)}", style="cyan", no_wrap=True, overflow="ignore")  # whole, to be copied

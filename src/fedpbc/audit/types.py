@@ -40,6 +40,8 @@ class About:
     notes: tuple[str, ...]
     """What was assumed while reading."""
     counts_only: bool
+    options: dict[str, str | float | bool]
+    """The options it was read with (``read_log``), without files beside it."""
 
     @property
     def known_rounds(self) -> int:

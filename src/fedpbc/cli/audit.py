@@ -66,7 +66,7 @@ def audit(
     else:
         html, missing = _audit_page(findings, participation, change)
         _write_audit(out, _as_json(findings, change), html)
-        console().print(page_of(findings, change))
+        console().print(page_of(findings, change), crop=False)
         files = "audit.json" + (", audit.html" if html is not None else f" (no audit.html: needs {missing})")
         click.echo(f"{out}: {files}")
     if above is not None:

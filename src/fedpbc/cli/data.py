@@ -16,7 +16,13 @@ from fedpbc.errors import ConfigError, shorten, unknown_name
 @click.command()
 @click.argument("file", metavar="FILE|FOLDER|NAME")
 @click.option("--format", "kind", metavar="NAME", help="The loader, where its content does not tell.")
-@click.option("--set", "options", metavar="KEY=VALUE", multiple=True, help="An option of the loader; VALUE is TOML.")
+@click.option(
+    "--set",
+    "options",
+    metavar="KEY=VALUE",
+    multiple=True,
+    help="An option of the loader; VALUE is TOML: --set 'label=\"outcome\"'.",
+)
 @click.option("--partition", metavar="TOML", help="Deal the samples out: '{name=\"iid\", num_clients=20}'.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the partition.")
 @click.option("--out", type=click.Path(path_type=Path), metavar="PICTURE", help="Who has what: .png, .svg or .pdf.")
@@ -77,7 +83,9 @@ def _partition(text: str) -> dict[str, Any]:
         found = tomllib.loads(f"partition = {text}")["partition"]
     except tomllib.TOMLDecodeError as error:
         point = "; numbers have a digit before the point, 0.1" if re.search(r"=\s*-?\.\d", text) else ""
-        raise ConfigError(f"--partition {shorten(text)}: is not TOML: {error}{point}") from None
+        if text.lstrip().startswith("{"):
+            raise ConfigError(f"--partition {shorten(text)}: is not TOML: {error}{point}") from None
+        found = None
     if not isinstance(found, dict):
         raise ConfigError(f'--partition {shorten(text)}: must be a table, like {{name="iid", num_clients=20}}')
     bind_component(PARTITIONS, found, "--partition", Path.cwd())

@@ -60,4 +60,6 @@ def tune(
     for line in found.warnings:
         click.echo(f"warning: {line}", err=True)
     click.echo(f"{out}: tuned.toml, tuning.json, tuning.csv, sensitivity.png")
-    click.echo(f"next: fedpbc run {shlex.quote(str(out / 'tuned.toml'))}")
+    usual = Path("runs") / loaded.name
+    elsewhere = f" --out {shlex.quote(f'{usual}.tuned')}" if usual.exists() else ""  # it was run before it was tuned
+    click.echo(f"next: fedpbc run {shlex.quote(str(out / 'tuned.toml'))}{elsewhere}")

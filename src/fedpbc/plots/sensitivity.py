@@ -10,6 +10,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
 from fedpbc.plots.palette import COLORS, MARKERS
 from fedpbc.plots.style import Picture, own_style
@@ -59,6 +60,7 @@ def _draw(record: Mapping[str, Any]) -> Figure:
         ax.set_ylabel(measure["title"] + unit, fontsize=9, parse_math=False)
     for ax in axes[-1]:
         ax.set_xlabel("learning rate", fontsize=9)
+    _label_rates(axes[0, 0])
     seeds = ", ".join(map(str, record["seeds"]))
     title = f"{record['experiment']}: tuned on seeds {seeds}, mean over them"
     figure.suptitle(title, fontsize=10, fontweight="bold", parse_math=False)
@@ -66,6 +68,15 @@ def _draw(record: Mapping[str, Any]) -> Figure:
     for text in legend.get_texts():
         text.set_parse_math(False)
     return figure
+
+
+def _label_rates(ax: Axes) -> None:
+    """Decades; 1, 2, 5 where there are less than two; so few that they do not meet."""
+    low, high = ax.get_xlim()
+    ax.xaxis.set_minor_formatter(NullFormatter())
+    if high < 100 * low:
+        ax.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)) if high > 5 * low else MaxNLocator(4))
+        ax.xaxis.set_major_formatter("{x:g}")
 
 
 def _spans(record: Mapping[str, Any]) -> bool:

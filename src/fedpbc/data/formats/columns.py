@@ -89,7 +89,9 @@ def _found(
         return asked
     found = next((name for name in columns for word in usual if name.lower() == word), None)
     if found is None and needed:
-        raise BadOption(role, "none", f"which column is the {role}? There are {_shown(columns)}")
+        raise BadOption(
+            role, "none", f'which column is the {role}? {role} = "NAME" says so; there are {_shown(columns)}'
+        )
     return found
 
 

@@ -153,7 +153,7 @@ def _which_length(there: np.ndarray, table: Table) -> str:
     assert table.clock is not None
     unit, each = table.clock.unit(int(there[-1]))
     likely = likely_length(there)
-    length = f"{likely / each:.3g}" if likely else "N"
+    length = f"{float(f'{likely / each:.3g}'):.12g}" if likely else "N"
     return (
         f"column {table.columns.roles.moment} holds times in {unit}: {table.reading.spell('round_seconds', length)} "
         f"makes rounds of that length of them, {table.reading.spell('round_gap', 'auto')} tells rounds from pauses"

@@ -209,7 +209,7 @@ class Roles:
 
     def __init__(self, path: Path | Source, names: Sequence[str], reading: Reading) -> None:
         self._columns = reading.spell("columns", "round=NAME,client=NAME")
-        self.chosen = _by_the_user(path, names, reading)
+        self.chosen = by_the_user(path, names, reading)
         self.round = self._name("round", names)
         self.client = self._name("client", names)
         self.active = self._name("active", names)
@@ -266,7 +266,7 @@ LIKE_A_CLIENT = re.compile(
 """Names of columns that may well be the client, in a file without a column of that name."""
 
 
-def _by_the_user(path: Path | Source, names: Sequence[str], reading: Reading) -> dict[str, str]:
+def by_the_user(path: Path | Source, names: Sequence[str], reading: Reading) -> dict[str, str]:
     """``--columns``: role -> column."""
     chosen: dict[str, str] = {}
     for part in reading.columns.split(",") if reading.columns else []:

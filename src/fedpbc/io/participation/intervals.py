@@ -102,7 +102,7 @@ def spread_over_rounds(source: Source, table: Table) -> None:
         table.notes.append(f"{len(ends) - len(closed):,} intervals have no end: they go on to the end of the log")
         ends = np.where(ends == OPEN, last, ends)
     _require_length(source, table, starts, ends, last)
-    step, origin, unit = length_of_round(source, last, table)
+    step, origin, _ = length_of_round(source, last, table)
     throughout = table.reading.active_when == "throughout"
     codes, starts, ends = _merged(codes[active], starts[active], ends[active])
     begin, stop = -((origin - first) // step), -((origin - last) // step)
@@ -117,7 +117,9 @@ def spread_over_rounds(source: Source, table: Table) -> None:
     table.pieces = _pairs(source, codes, lows, np.maximum(highs - lows, 0))
     table.expected_rows = None
     when = "throughout it" if throughout else "when it begins"
-    table.notes.append(f"intervals: a client is active in a round of {step:,} {unit} if it is up {when}")
+    table.notes.append(
+        f"intervals: a client is active in a round of {table.reading.round_seconds:,.12g} s if it is up {when}"
+    )
     table.clock = None
 
 

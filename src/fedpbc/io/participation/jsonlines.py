@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
+from difflib import get_close_matches
 from itertools import chain
 from typing import Any
 
 import numpy as np
 
-from fedpbc.errors import shorten, suggest
-from fedpbc.io.participation.columns import OUTCOMES, Columns
+from fedpbc.errors import shorten
+from fedpbc.io.participation.columns import OUTCOMES, Columns, by_the_user
 from fedpbc.io.participation.reading import BadLog, Format, Names, Progress, Reading, Rows, Table, decode
 from fedpbc.io.participation.records import Ids, table_of_records
 from fedpbc.io.participation.source import Source
@@ -41,7 +43,7 @@ def table_of_entries(source: Source, reading: Reading, entries: Entries, one: st
     except StopIteration:
         raise BadLog(source, "holds no rows") from None
     entries = chain([(place, first)], entries)
-    names = _list_key(first, reading)
+    names = _list_key(source, first, reading)
     if names is None:
         an = "an" if one == "entry" else "a"
         what = f"is a log of events, with {an} {one} for every client and not for every round; "
@@ -57,19 +59,20 @@ def table_of_entries(source: Source, reading: Reading, entries: Entries, one: st
         )
     if reading.group:
         raise BadLog(source, f"{place}: {reading.spell('group')} needs a line for every client")
-    columns = Columns(source, [], reading)
+    columns = Columns(source, [], replace(reading, columns=None))
     columns.lines_are_rounds = True
     table = Table(iter(()), Names(), reading, columns)
     table.pieces = _rounds(source, table, entries, names)
     return table
 
 
-def _list_key(first: dict[str, Any], reading: Reading) -> tuple[str, str | None] | None:
+def _list_key(source: Source, first: dict[str, Any], reading: Reading) -> tuple[str, str | None] | None:
     """(key of the round, key of its clients, None: clients or active), where an entry is a round; else None."""
-    roles = dict(part.split("=", 1) for part in (reading.columns or "").split(",") if "=" in part)
-    if isinstance(first.get(roles.get("client", "")), list):
-        return roles.get("round", "round"), roles["client"]
-    return None if roles or not isinstance(first.get("client", []), list) else ("round", None)
+    roles = by_the_user(source, list(first), reading)
+    clients = first.get(roles["client"]) if "client" in roles else first.get("clients", first.get("active"))
+    if roles:
+        return (roles.get("round", "round"), roles.get("client")) if isinstance(clients, list) else None
+    return ("round", None) if isinstance(first.get("client", []), list) else None
 
 
 def _lines(source: Source, blank: list[int], progress: Progress | None) -> Entries:
@@ -106,7 +109,7 @@ def _rounds(source: Source, table: Table, entries: Entries, keys: tuple[str, str
     early = drawn = 0
     for place, entry in entries:
         early, drawn = early + _taken(entry, "closed", "early"), drawn + _taken(entry, "chosen", None)
-        round_, key = _round_of(source, place, entry, keys)
+        round_, key = _round_of(source, place, entry, keys, table.reading)
         if round_ in seen and not table.reading.drop_duplicates:
             raise BadLog(source, f"{place}: round {round_} stands in {seen[round_]} already")
         seen.setdefault(round_, place)
@@ -142,18 +145,24 @@ def _watch_keys(columns: Columns, entry: dict[str, Any], used: set[str]) -> None
                 columns.harmless.add(key)
 
 
-def _round_of(source: Source, place: str, entry: dict[str, Any], keys: tuple[str, str | None]) -> tuple[int, str]:
+def _called(missing: str, entry: dict[str, Any], reading: Reading) -> str:
+    """Which key is meant, and how to say so."""
+    role = "client" if missing == "clients" else "round"
+    lists = [name for name in entry if role == "client" and isinstance(entry[name], list)]
+    likely = [*lists, *get_close_matches(role, entry, n=1), "NAME"][0]
+    return f"; {reading.spell('columns', f'{role}={likely}')} says what it is called"
+
+
+def _round_of(
+    source: Source, place: str, entry: dict[str, Any], keys: tuple[str, str | None], reading: Reading
+) -> tuple[int, str]:
     """(the round, the key of its clients)."""
     round_key, key = keys
     key = key or ("clients" if "clients" in entry else "active")
     if round_key not in entry or key not in entry:
         missing = (keys[1] or "clients") if round_key in entry else round_key
-        lists = [name for name in entry if name != "client" and isinstance(entry[name], list)]
         event = not isinstance(entry.get("client", []), list)
-        hint = (
-            f"; is it {shorten(lists[0])}? Then call that clients" if lists and missing == "clients"
-            else "" if event else suggest(missing, entry)
-        )  # fmt: skip
+        hint = "" if event else _called(missing, entry, reading)
         one = "; the lines before are of rounds, this one is of a client" if event else ""
         raise BadLog(source, f"{place}: key {missing} is missing{hint}: must be like {SHAPE}{one}")
     round_, members = entry[round_key], entry[key]

@@ -47,6 +47,8 @@ class ParticipationLog:
     """Rows that said again what another row says, and were dropped because that was allowed."""
     pairs_only: bool = False
     """The file lists those who took part and nobody else: a client that never did is not in it."""
+    options: dict[str, str | float | bool] = field(default_factory=dict)
+    """The options it was read with, where they are not the default."""
 
     @property
     def num_clients(self) -> int | None:

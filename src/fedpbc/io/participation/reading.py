@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -38,12 +39,13 @@ class BadReading(ConfigError):
 
 
 def as_option(name: str, value: str = "") -> str:
-    """How the command line writes it.
+    """How the command line writes it; a shell takes ``value`` as one word.
 
-    >>> as_option("active_column", "status=ok"), as_option("drop_duplicates")
-    ('--active-column status=ok', '--drop-duplicates')
+    >>> as_option("active_column", "status=ok"), as_option("active_column", "*=ok"), as_option("drop_duplicates")
+    ('--active-column status=ok', "--active-column '*=ok'", '--drop-duplicates')
     """
-    return f"--{name.replace('_', '-')}" + (f" {value}" if value else "")
+    word = value if value.startswith('"') else shlex.quote(value)
+    return f"--{name.replace('_', '-')}" + (f" {word}" if value else "")
 
 
 def as_key(name: str, value: str = "") -> str:

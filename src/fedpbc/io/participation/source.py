@@ -18,6 +18,9 @@ HEAD = 1 << 16
 DAMAGED = (EOFError, zlib.error, gzip.BadGzipFile)
 """What reading a gzip file that is cut off or damaged raises."""
 
+STANDARD_INPUT = "standard input"
+"""What ``-`` is called."""
+
 
 class Source:
     """A file or folder, which messages call by its path; ``-`` is standard input, copied into a temporary file."""
@@ -37,12 +40,12 @@ class Source:
             self.path.unlink(missing_ok=True)
 
     def __str__(self) -> str:
-        return "standard input" if self.is_input else self.shown
+        return STANDARD_INPUT if self.is_input else self.shown
 
     @property
     def name(self) -> str:
         """The file's name, as the audit shows it."""
-        return "standard input" if self.is_input else self.path.name
+        return STANDARD_INPUT if self.is_input else self.path.name
 
     @cached_property
     def size(self) -> int:
