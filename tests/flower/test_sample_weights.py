@@ -21,7 +21,10 @@ U = centers(M)
 N = np.array([10.0 * (i + 1) for i in range(M)])
 """As the app of the tests says."""
 A = N / N.sum()
-ALLOWED = ["fedavg", "fedau", "fedau without cutoff", "mifa", "mifa waiting", "fedvarp"]
+ALLOWED = [
+    "fedavg", "fedau", "fedau without cutoff", "mifa", "mifa waiting", "fedvarp", "debiased", "fedstale",
+    "fedstale, mean",
+]  # fmt: skip
 BY = {"client_weights": "samples"}
 
 
