@@ -179,6 +179,7 @@ def allowed(annotation: Any) -> str:
     if origin is Callable:
         return 'a function, in a file "module:function" or "file.py:function"'
     if origin is Mapping:
-        return f"a table, each entry {allowed(typing.get_args(kind)[1])}"
+        entry = typing.get_args(kind)[1]
+        return "a table" + ("" if entry is Any else f", each entry {allowed(entry)}")
     words = {int: "an integer", float: "a finite number", str: "a string", bool: "true or false"}
     return words.get(kind, "the path of a file") + (str(extra) if extra is not None else "")
