@@ -23,11 +23,13 @@ def new_app(path: Path) -> list[Path]:
     name = path.absolute().name
     if not re.fullmatch(r"[a-z][a-z0-9]*([-_][a-z0-9]+)*", name):
         raise ConfigError(f"APP {path}: its name must be small letters, digits, - and _, and begin with a letter")
+    module = name.replace("-", "_")
+    if keyword.iskeyword(module) or module in TAKEN:
+        raise ConfigError(f"APP {path}: {module} is a name that Python or the app itself needs; choose another")
+    if len(name) > LONGEST:
+        raise ConfigError(f"APP {shorten(path.name)}: its name must be of at most {LONGEST} letters")
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise ConfigError(f"APP {path}: must be new, or an empty folder")
-    module = name.replace("-", "_")
-    if keyword.iskeyword(module) or module in TAKEN or len(name) > LONGEST:
-        raise ConfigError(f"APP {shorten(path)}: its name must be at most {LONGEST} letters, and none that Python has")
     written = []
     for template in sorted(files("fedpbc.operation").joinpath("template").iterdir(), key=lambda each: each.name):
         kind = template.name.removesuffix(".in")
