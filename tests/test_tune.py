@@ -356,6 +356,7 @@ BAD = [
     ("tune.learning_rate=[0.1, -1]", "tune.learning_rate[1] = -1: must be a finite number > 0"),
     ('tune.per="link"', 'tune.per = "link": must be one of "links", "all" (did you mean "links"?)'),
     ("tune=3", "tune = 3: must be a table"),
+    ("tuned={seeds=[9], metric='a', budget=1, choices=[]}", "tuned.choices = []: must be a non-empty list"),
     ("tuned={seeds=[1], metric='a', budget=1, choices=[{}]}", "tuned.choices[0].algorithm = None: must be one of the "
      'labels "fedavg", "fedprox"'),
     ("tuned={seeds=[9], metric='a', budget=1, choices=[{algorithm='fedavg'}]}", "tuned.choices: there is none for "
@@ -378,7 +379,7 @@ def test_the_plan_says_what_will_be_run_and_writes_nothing(tuned_table, write_to
     status, out, _ = fedpbc("tune", str(write_toml(tuned_table)), "--plan")
     assert status == 0
     assert "tuned on seeds 5, 9 by train_loss; reported on 0, 1" in out
-    assert "24 runs of 1, 4, 12 rounds, 288 rounds in all" in " ".join(out.split())
+    assert "24 runs of 12 rounds, 288 rounds in all" in " ".join(out.split())
     assert "  mu = 1\n" in out
     assert sorted(path.name for path in tmp_path.iterdir()) == ["experiment.toml"]
 
@@ -407,6 +408,15 @@ def test_a_rung_that_is_not_whole_is_one_line(tmp_path, content):
     whole = {"values": [1.5, None], "rounds": 4, "gradient_steps": 3, "seconds": 0.5}
     path.write_text(json.dumps({"settings": {"a": whole}}))
     assert rungs_module._read(path, ["a"], 2) == [whole]
+
+
+def test_a_record_without_methods_is_one_line(fedpbc):
+    Path("o").mkdir()
+    record = {"experiment": "e", "links": [], "methods": [], "measure": {"title": "loss"}, "per": "all", "seeds": [1]}
+    Path("o/tuning.json").write_text(json.dumps(record))
+    status, _, err = fedpbc("report", "o")
+    assert (status, err.count("\n")) == (2, 1)
+    assert "o/tuning.json: is damaged" in err
 
 
 def test_a_folder_of_a_run_is_refused(tuned_table, write_toml, fedpbc):
