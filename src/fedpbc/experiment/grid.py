@@ -141,7 +141,8 @@ class Experiment:
 
     def _check(self) -> None:
         tuning = {f"{key}.seeds": (getattr(self, key) or {}).get("seeds") or () for key in ("tune", "tuned")}
-        for key, values in {**{k: getattr(self, k) for k in ("seeds", "compute", "metrics")}, **tuning}.items():
+        lists = {key: getattr(self, key) for key in ("seeds", "compute", "metrics")}
+        for key, values in (lists | tuning).items():
             twice = [value for value, count in Counter(values).items() if count > 1]
             if twice:
                 raise ConfigError(f"{key} = {shorten(values)}: {shorten(twice[0])} is given twice")
