@@ -327,3 +327,28 @@ def test_a_trace_that_cannot_be_written_is_a_mistake_of_out(fedpbc, tmp_path):
     assert err.startswith("error: --out")
     assert "cannot be written: File name too long" in err
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["audit", "log.csv", "--out", "log.csv/x"], "log.csv/x: cannot be created: Not a directory"),
+        (["data", "wine", "--partition", '{name="iid", num_clients=2}', "--out", "log.csv/x.png"], "is no directory"),
+        (
+            ["data", "wine", "--partition", '{name="iid", num_clients=2}', "--out", "d.png"],
+            "d.png: is a folder, must be",
+        ),
+        (["audit", "log.csv", "--columns", "", "--json", "-"], "must be like round=r"),
+        (["report", "log.csv", "--target", "x=1", "--deadline", "nan"], "nan is not a finite number"),
+        (["report", "log.csv", "--target", "x=1", "--step-seconds", "inf"], "inf is not a finite number"),
+    ],
+)
+def test_places_and_numbers_that_cannot_be_are_bad_input(fedpbc, arguments, message):
+    Path("d.png").mkdir()
+    rows = "".join(f"{t},{i},{int(t % (i + 2) == 0)}\n" for t in range(9) for i in range(3))
+    Path("log.csv").write_text(f"round,client,active\n{rows}")
+    status, out, err = fedpbc(*arguments)
+    assert (status, out) == (2, "")
+    assert message in err
+    assert "--resume" not in err
+    assert sorted(path.name for path in Path().iterdir()) == ["d.png", "log.csv"]

@@ -216,6 +216,18 @@ def test_a_csv_with_words_and_clients(tmp_path):
     assert city.client.tolist() == [0, 2, 0, 1]
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [("né,label\n2,0\n3,1\n", "its header is not in UTF-8"), ("a,label\n2,é\n3,u\n", "column label: is not in UTF-8")],
+)
+def test_a_csv_in_another_encoding_says_so(tmp_path, text, message):
+    (tmp_path / "old.csv").write_bytes(text.encode("latin-1"))
+    with pytest.raises(fedpbc.ConfigError, match=message):
+        alone(fedpbc.data.table(path=tmp_path / "old.csv"))
+    (tmp_path / "new.csv").write_text(text)
+    assert len(alone(fedpbc.data.table(path=tmp_path / "new.csv")).train[0]) == 2
+
+
 def test_parquet_is_the_same_table_and_targets_are_for_regression(tmp_path):
     import pyarrow as pa
     import pyarrow.parquet as pq

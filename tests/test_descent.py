@@ -158,6 +158,12 @@ def test_augmentation_needs_images(options, key):
         fedpbc.problems.classification(data, **options).build(Context(0, np.dtype(np.float32), 1))
 
 
+def test_a_crop_larger_than_the_images_is_refused():
+    data = fedpbc.data.from_arrays(np.ones((4, 2, 3)), np.arange(4) % 2).iid(num_clients=2)
+    with pytest.raises(fedpbc.ConfigError, match=r"crop = 3: must be at most the size of the images, 2 pixels"):
+        fedpbc.problems.classification(data, crop=3).build(Context(0, np.dtype(np.float32), 1))
+
+
 def test_what_is_evaluated_is_not_augmented():
     """The mean of the outputs of an image that no crop leaves as it is."""
     data = fedpbc.data.from_arrays(np.ones((4, 2, 2), np.float32), np.arange(4) % 2, client=np.arange(4) % 2)

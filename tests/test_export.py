@@ -99,10 +99,13 @@ def test_the_command_writes_what_save_model_writes(tmp_path):
     assert result.output.splitlines()[0].split() == ["params", "float32[2]"]
     assert (tmp_path / "a.npz").read_bytes() == (tmp_path / "b.npz").read_bytes()
     np.testing.assert_array_equal(fedpbc.load_model(tmp_path / "a.npz"), run.model("mean", seed=1))
+    (tmp_path / "folder.npz").mkdir()
     for more, message in (
         ([], "choose one by links"),
         (["--seed", "7"], "7"),
         (["--seed", "0", "--model", "x"], "server_average"),
+        (["--seed", "0", "--out", str(tmp_path / "a.npz" / "c.npz")], "a.npz: cannot be created"),
+        (["--seed", "0", "--out", str(tmp_path / "folder.npz")], "folder.npz: is a folder, must be a file"),
     ):
         with pytest.raises(fedpbc.FedpbcError, match=message):
             CliRunner().invoke(_cli, [*command, *more], catch_exceptions=False, standalone_mode=False)

@@ -207,3 +207,49 @@ def test_bad_input_is_one_line(fedpbc, arguments, message):
 )
 def test_durations(seconds, text):
     assert duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("changed", "heard"),
+    [({"time": "x"}, ["a"]), ({"time": float("nan")}, ["a"]), ({"bytes_up": None}, ["a"]), ({"of": "x"}, ["a"]),
+     ({"seconds": None}, ["a"]), ({"failed": [3]}, ["a"]), ({"refused": [{"client": "b"}]}, ["a"]),
+     ({"catching_up": {"b": "x"}}, ["a"]), ({"busy": "ab"}, ["a"]), ({"late": [{"client": "b"}]}, ["a"]),
+     ({"round": -1}, ["a"]), ({}, None), ({}, "abc"), ({}, [1])],
+)  # fmt: skip
+def test_lines_that_no_strategy_writes_are_one_line(fedpbc, tmp_path, changed, heard):
+    write(tmp_path / "federation", [(line_of(0, ["a"]) | changed, heard)])
+    status, out, error = fedpbc("flower", "watch", "federation", "--once", "--html", "page.html")
+    key = next(iter(changed), "clients")
+    assert (status, out, error.count("\n")) == (2, "", 1)
+    assert f": {key} = " in error
+    assert not Path("page.html").exists()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("watch", "d", "--stalled", "nan"), ("watch", "d", "--bias", "nan"), ("run", "d", "--directory", "e", "--every",
+     "nan"), ("run", "d", "--directory", "e", "--silent", "inf")],
+)  # fmt: skip
+def test_limits_are_finite(fedpbc, arguments):
+    status, _, error = fedpbc("flower", *arguments)
+    assert status == 2
+    assert "is not a finite number" in error
+    assert not Path("e").exists()
+
+
+@pytest.mark.parametrize("text", ["tool = 3", "[tool]\nflwr = 3", "[tool.flwr.app]\nconfig = 'directory'"])
+def test_an_app_without_a_run_config_is_one_line(fedpbc, text):
+    Path("app").mkdir()
+    Path("app/pyproject.toml").write_text(text)
+    status, _, error = fedpbc("flower", "run", "app", "--directory", "e")
+    assert (status, error.count("\n")) == (2, 1)
+    assert "has no directory under [tool.flwr.app.config]" in error
+    assert not Path("e").exists()
+
+
+@pytest.mark.parametrize("name", ["class", "json", "flwr", "a" * 300])
+def test_an_app_that_python_could_not_import_is_refused(fedpbc, name):
+    status, _, error = fedpbc("flower", "new", name)
+    assert (status, error.count("\n")) == (2, 1)
+    assert "APP" in error
+    assert not list(Path().iterdir())

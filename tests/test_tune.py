@@ -22,11 +22,12 @@ from fedpbc.algorithms import ALGORITHMS
 from fedpbc.algorithms.grids import OWN
 from fedpbc.core.schema import options_of
 from fedpbc.core.types import Measure
-from fedpbc.errors import ConfigError
+from fedpbc.errors import ConfigError, FedpbcError
 from fedpbc.experiment.grid import Experiment
 from fedpbc.plots.sensitivity import curves_of, draw_sensitivity
 from fedpbc.tuning import rungs as rungs_module
 from fedpbc.tuning.budget import lengths_of, ranked, schedule
+from fedpbc.tuning.page import plan_lines
 from fedpbc.tuning.plan import plan_of
 from fedpbc.tuning.tune import _searched
 
@@ -345,6 +346,8 @@ def test_the_table_of_own_options_is_of_options_that_are_there():
 
 BAD = [
     ("tune.seeds=[1, 7]", "tune.seeds = [1, 7]: 1 is in seeds, those reported; must be others"),
+    ("tune.seeds=[7, 8, 7]", "tune.seeds = [7, 8, 7]: 7 is given twice"),
+    ("tune.grid=3", "tune.grid = 3: must be a table"),
     ('tune.metric="los"', 'tune.metric = "los": is not measured; allowed: distance, grad_norm, train_loss'),
     ("tune.budget=0", "tune.budget = 0: must be an integer >= 1 and < 2^31"),
     ("tune.budgt=2", 'unknown key tune.budgt (did you mean "budget"?); allowed: seeds, metric, per, budget, lengths, '
@@ -357,6 +360,7 @@ BAD = [
     ("tune.learning_rate=[0.1, -1]", "tune.learning_rate[1] = -1: must be a finite number > 0"),
     ('tune.per="link"', 'tune.per = "link": must be one of "links", "all" (did you mean "links"?)'),
     ("tune=3", "tune = 3: must be a table"),
+    ("tuned={seeds=[9], metric='a', budget=1, choices=[]}", "tuned.choices = []: must be a non-empty list"),
     ("tuned={seeds=[1], metric='a', budget=1, choices=[{}]}", "tuned.choices[0].algorithm = None: must be one of the "
      'labels "fedavg", "fedprox"'),
     ("tuned={seeds=[9], metric='a', budget=1, choices=[{algorithm='fedavg'}]}", "tuned.choices: there is none for "
@@ -379,9 +383,44 @@ def test_the_plan_says_what_will_be_run_and_writes_nothing(tuned_table, write_to
     status, out, _ = fedpbc("tune", str(write_toml(tuned_table)), "--plan")
     assert status == 0
     assert "tuned on seeds 5, 9 by train_loss; reported on 0, 1" in out
-    assert "24 runs of 1, 4, 12 rounds, 288 rounds in all" in " ".join(out.split())
+    assert "24 runs of 12 rounds, 288 rounds in all" in " ".join(out.split())
     assert "  mu = 1\n" in out
     assert sorted(path.name for path in tmp_path.iterdir()) == ["experiment.toml"]
+
+
+def test_the_plan_names_the_lengths_that_are_run(tuned_table):
+    """A small grid is run to the end at once; the shorter lengths of the table are not."""
+    tuned_table["rounds"] = 27
+    for budget, said in ((100, "of 27 rounds"), (2, "of 9, 27 rounds")):
+        tuned_table["tune"] |= {"budget": budget, "server": [1.0]}
+        plan = plan_of(Experiment.from_table(tuned_table))
+        assert {len(method.schedule.lengths) for method in plan.methods} == {said.count(",") + 1}
+        assert said in list(plan_lines(plan))[1]
+
+
+@pytest.mark.parametrize(
+    "content",
+    ['{"settings": {"a": {}}}', '{"settings": {"a": 3}}', "[]", '{"settings": {"a": {"values": [1.0], "rounds": 1, '
+     '"gradient_steps": 1, "seconds": 1}}}', '{"settings": {"a": {"values": ["x", 1], "rounds": 1, "gradient_steps": 1,'
+     ' "seconds": 1}}}', '{"settings": {"a": {"values": [1, 2], "rounds": null, "gradient_steps": 1, "seconds": 1}}}'],
+)  # fmt: skip
+def test_a_rung_that_is_not_whole_is_one_line(tmp_path, content):
+    path = tmp_path / "measured.json"
+    path.write_text(content)
+    with pytest.raises(FedpbcError, match=r"measured.json: is damaged .*delete it to do that run again"):
+        rungs_module._read(path, ["a"], 2)
+    whole = {"values": [1.5, None], "rounds": 4, "gradient_steps": 3, "seconds": 0.5}
+    path.write_text(json.dumps({"settings": {"a": whole}}))
+    assert rungs_module._read(path, ["a"], 2) == [whole]
+
+
+def test_a_record_without_methods_is_one_line(fedpbc):
+    Path("o").mkdir()
+    record = {"experiment": "e", "links": [], "methods": [], "measure": {"title": "loss"}, "per": "all", "seeds": [1]}
+    Path("o/tuning.json").write_text(json.dumps(record))
+    status, _, err = fedpbc("report", "o")
+    assert (status, err.count("\n")) == (2, 1)
+    assert "o/tuning.json: is damaged" in err
 
 
 def test_a_folder_of_a_run_is_refused(tuned_table, write_toml, fedpbc):

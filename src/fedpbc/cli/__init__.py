@@ -55,7 +55,8 @@ def _main() -> None:
         sys.exit(1)
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
-        _fail(f"{where}{error.strerror or error}; a run that had started goes on with --resume", 1)
+        more = "; a run that had started goes on with --resume" if sys.argv[1:2] in (["run"], ["tune"]) else ""
+        _fail(f"{where}{error.strerror or error}{more}", 1)
     except MemoryError:
         _fail("out of memory; what was finished is kept", 1)
     except RuntimeError as error:

@@ -129,9 +129,9 @@ def _audit_page(findings: Findings, log: ParticipationLog, change: Comparison | 
 
 
 def _write_audit(out: Path, text: str, html: str | None) -> None:
-    from fedpbc.io.whole import write_text
+    from fedpbc.io.whole import make_folder, write_text
 
-    out.mkdir(parents=True, exist_ok=True)
+    make_folder(out)
     write_text(out / "audit.json", text)
     if html is None:
         (out / "audit.html").unlink(missing_ok=True)

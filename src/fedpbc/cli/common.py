@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -19,6 +20,27 @@ if TYPE_CHECKING:
     from fedpbc.experiment.grid import Experiment
     from fedpbc.plots.comparison import Compared
     from fedpbc.runs.run import Run
+
+
+class FiniteRange(click.FloatRange):
+    """A range without "nan", which no comparison refuses, and without "inf"."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """As click does."""
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value} is not a finite number.", param, ctx)
+        return number
+
+
+def require_place(option: str, path: Path) -> None:
+    """Raise ConfigError where no file can be written at this path."""
+    folder = path.absolute().parent
+    if not folder.is_dir():
+        raise ConfigError(f"{option} {path}: {folder} is no directory")
+    if path.is_dir():
+        raise ConfigError(f"{option} {path}: is a folder, must be a file")
+
 
 WIDE = 200
 """Columns where there is no terminal: no table is cut."""

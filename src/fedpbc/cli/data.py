@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from fedpbc.cli.common import width
+from fedpbc.cli.common import require_place, width
 from fedpbc.errors import ConfigError, shorten, unknown_name
 
 
@@ -37,6 +37,8 @@ def data(
 
     if out is not None and out.suffix.lower() not in (".png", ".svg", ".pdf"):
         raise ConfigError(f"--out {out}: must end in .png, .svg or .pdf")
+    if out is not None:
+        require_place("--out", out)
     given = _options(options)
     chosen = _partition(partition) if partition is not None else None
     loaded = _loaded(file, kind, given)

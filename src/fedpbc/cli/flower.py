@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from fedpbc.cli.common import FiniteRange, require_place
 from fedpbc.errors import ConfigError, FedpbcError
 
 if TYPE_CHECKING:
@@ -33,8 +34,8 @@ def flower() -> None:
 )
 @click.option("--silent-rounds", type=click.IntRange(1), default=20, show_default=True, metavar="N", help="FED101.")
 @click.option("--repeats", type=click.IntRange(1), default=5, show_default=True, metavar="N", help="FED102.")
-@click.option("--bias", type=click.FloatRange(0, 1), default=0.14, show_default=True, metavar="TV", help="FED103.")
-@click.option("--stalled", type=click.FloatRange(0), default=3600.0, show_default=True, metavar="S", help="FED104.")
+@click.option("--bias", type=FiniteRange(0, 1), default=0.14, show_default=True, metavar="TV", help="FED103.")
+@click.option("--stalled", type=FiniteRange(0), default=3600.0, show_default=True, metavar="S", help="FED104.")
 def watch(
     directory: Path, once: bool, every: float, out: Path | None, metrics: Path | None, silent_rounds: int,
     repeats: int, bias: float, stalled: float,
@@ -49,8 +50,8 @@ def watch(
     if not 0.1 <= every <= 3600:
         raise ConfigError(f"--every {every:g}: must be from 0.1 to 3600 seconds")
     for option, path in (("--html", out), ("--prometheus", metrics)):
-        if path is not None and not path.absolute().parent.is_dir():
-            raise ConfigError(f"{option} {path}: {path.absolute().parent} is no directory")
+        if path is not None:
+            require_place(option, path)
     seen = Watch(directory, Limits(silent_rounds, repeats, bias, stalled), out, metrics, every)
     if once:
         _once(seen)
@@ -72,7 +73,7 @@ def watch(
 @click.option("--run-config", "-c", multiple=True, metavar="'K=V ...'", help="As of flwr run; several add up.")
 @click.option(
     "--every",
-    type=click.FloatRange(0.1, 3600),
+    type=FiniteRange(0.1, 3600),
     default=10.0,
     show_default=True,
     metavar="S",
@@ -80,7 +81,7 @@ def watch(
 )
 @click.option(
     "--silent",
-    type=click.FloatRange(1),
+    type=FiniteRange(1),
     default=1800.0,
     show_default=True,
     metavar="S",
@@ -100,6 +101,7 @@ def run(
     Submits APP at SUPERLINK, again when it failed, and waits for a SuperLink that is away.
     """
     from fedpbc.io.lock import Lock
+    from fedpbc.io.whole import make_folder
     from fedpbc.operation.flwr import Command
     from fedpbc.operation.supervisor import Patience, Supervisor
 
@@ -107,7 +109,7 @@ def run(
     path = str(directory.absolute())
     if "'" in path or not path.isprintable():
         raise ConfigError(f"--directory {directory}: must be printable, without an apostrophe")
-    directory.mkdir(parents=True, exist_ok=True)
+    make_folder(directory)
     lock = Lock(directory / ".supervisor.lock", f"--directory {directory}: another supervisor is at work there")
     flwr = Command(str(app), superlink, [*run_config, f"{directory_key}='{path}'"])
     supervisor = Supervisor(flwr, directory, Patience(every, silent, stop_silent, give_up), click.echo)
@@ -142,8 +144,10 @@ def _require_key(app: Path, key: str) -> None:
         found = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
-    config = found.get("tool", {}).get("flwr", {}).get("app", {}).get("config", {})
-    if key not in config:
+    config: Any = found
+    for name in ("tool", "flwr", "app", "config"):
+        config = config.get(name) if isinstance(config, dict) else None
+    if not isinstance(config, dict) or key not in config:
         what = "its server app must hand it to the strategy, or no run can go on from the one before"
         raise ConfigError(
             f"{path}: has no {key} under [tool.flwr.app.config]: {what} (--directory-key for another name)"

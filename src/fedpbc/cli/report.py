@@ -6,10 +6,10 @@ from pathlib import Path
 
 import click
 
-from fedpbc.cli.common import print_table, refuse_both
+from fedpbc.cli.common import FiniteRange, print_table, refuse_both
 from fedpbc.errors import ConfigError
 
-SECONDS = click.FloatRange(min=0, min_open=True)
+SECONDS = FiniteRange(min=0, min_open=True)
 
 
 @click.command()
@@ -54,6 +54,7 @@ def report(
     if len(folders) == 1 and (folders[0] / "tuning.json").is_file():
         _report_tuning(folders[0], out or folders[0])
         return
+    from fedpbc.io.whole import make_folder
     from fedpbc.plots.choice import shown_metrics
     from fedpbc.plots.runs import draw
     from fedpbc.plots.style import save
@@ -71,7 +72,7 @@ def report(
         clock = Clock(deadline, step_seconds or 0.0, upload_rate) if given else None
         compared = Compared(runs, Comparison(tuple(Target.parse(text, runs) for text in targets), clock))
     out = out or (folders[0] if len(folders) == 1 else Path("comparison"))
-    out.mkdir(parents=True, exist_ok=True)
+    make_folder(out)
     stem = "figure" if len(folders) == 1 else "comparison"
     save(draw(runs, wanted), out, stem)
     print_table(runs, markdown, latex, wanted, compared)
@@ -79,6 +80,7 @@ def report(
 
 
 def _report_tuning(folder: Path, out: Path) -> None:
+    from fedpbc.io.whole import make_folder
     from fedpbc.plots.sensitivity import draw_sensitivity
     from fedpbc.plots.style import save
     from fedpbc.tuning.page import result_lines
@@ -92,7 +94,7 @@ def _report_tuning(folder: Path, out: Path) -> None:
             [line for method in record["methods"] for line in warnings_of(method)],
         ),
     )
-    out.mkdir(parents=True, exist_ok=True)
+    make_folder(out)
     save(figure, out, "sensitivity")
     click.echo("\n".join(lines))
     for line in warnings:
@@ -101,11 +103,12 @@ def _report_tuning(folder: Path, out: Path) -> None:
 
 
 def _report_deployment(folder: Path, out: Path) -> None:
+    from fedpbc.io.whole import make_folder
     from fedpbc.plots.deployment import describe_deployment, draw_deployment, read_deployment
     from fedpbc.plots.style import save
 
     deployment = read_deployment(folder)
-    out.mkdir(parents=True, exist_ok=True)
+    make_folder(out)
     save(draw_deployment(deployment), out, "figure")
     lines = describe_deployment(deployment)
     width = max(len(what) for what, _ in lines)

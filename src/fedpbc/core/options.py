@@ -164,6 +164,11 @@ def is_scalar(annotation: Any) -> bool:
     return not isinstance(extra, Kind) and (kind in (int, float, str, bool) or typing.get_origin(kind) is Literal)
 
 
+def _each(entry: Any, noun: str = "") -> str:
+    """What is allowed of the entries of a list or a table; nothing where they are checked later."""
+    return "" if entry is Any else f", each{noun} {allowed(entry)}"
+
+
 def allowed(annotation: Any) -> str:
     """What an annotation allows, in words."""
     kind, extra = unwrap(annotation)
@@ -173,12 +178,12 @@ def allowed(annotation: Any) -> str:
         return f"a finite number{extra}"
     origin = typing.get_origin(kind)
     if origin in (list, Sequence):
-        return f"a non-empty list, each {allowed(typing.get_args(kind)[0])}"
+        return "a non-empty list" + _each(typing.get_args(kind)[0])
     if origin is Literal:
         return "one of " + ", ".join(f'"{choice}"' for choice in typing.get_args(kind))
     if origin is Callable:
         return 'a function, in a file "module:function" or "file.py:function"'
     if origin is Mapping:
-        return f"a table, each entry {allowed(typing.get_args(kind)[1])}"
+        return "a table" + _each(typing.get_args(kind)[1], " entry")
     words = {int: "an integer", float: "a finite number", str: "a string", bool: "true or false"}
     return words.get(kind, "the path of a file") + (str(extra) if extra is not None else "")

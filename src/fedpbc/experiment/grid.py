@@ -140,13 +140,14 @@ class Experiment:
         return experiment
 
     def _check(self) -> None:
-        for key in ("seeds", "compute", "metrics"):
-            values = getattr(self, key)
+        tuning = {f"{key}.seeds": (getattr(self, key) or {}).get("seeds") or () for key in ("tune", "tuned")}
+        lists = {key: getattr(self, key) for key in ("seeds", "compute", "metrics")}
+        for key, values in (lists | tuning).items():
             twice = [value for value, count in Counter(values).items() if count > 1]
             if twice:
                 raise ConfigError(f"{key} = {shorten(values)}: {shorten(twice[0])} is given twice")
-        for key in ("tune", "tuned"):
-            refuse_reported((getattr(self, key) or {}).get("seeds") or (), self.seeds, f"{key}.seeds")
+        for key, seeds in tuning.items():
+            refuse_reported(seeds, self.seeds, key)
         if "server" not in self.metrics:
             raise ConfigError(f'metrics = {shorten(self.metrics)}: must hold "server"')
         usable = self.name.strip() and self.name.isprintable() and len(self.name) <= 100

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedpbc.errors import FedpbcError
+from fedpbc.errors import ConfigError, FedpbcError
 
 
 @contextmanager
@@ -23,6 +23,14 @@ def replacing(path: Path) -> Iterator[Path]:
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def make_folder(path: Path) -> None:
+    """With all above it. Raises ConfigError."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be created: {error.strerror}") from None
 
 
 def write_text(path: Path, text: str) -> None:

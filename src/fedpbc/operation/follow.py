@@ -3,11 +3,45 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from fedpbc.errors import ConfigError
+from fedpbc.errors import ConfigError, shorten
+
+
+def _number(value: Any) -> bool:
+    return type(value) in (int, float) and math.isfinite(value)
+
+
+def _count(value: Any) -> bool:
+    return type(value) is int and 0 <= value < 2**63
+
+
+def _names(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(name, str) for name in value)
+
+
+def _entries(key: str, fits: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    """A list of tables with a client and, under ``key``, a value that fits."""
+    return lambda value: (
+        isinstance(value, list)
+        and all(isinstance(one, dict) and isinstance(one.get("client"), str) and fits(one.get(key)) for one in value)
+    )
+
+
+_troubles = _entries("reason", lambda value: isinstance(value, str))
+FITS: dict[str, Callable[[Any], bool]] = {
+    **dict.fromkeys(("round", "active", "known", "bytes_down", "bytes_up"), _count),
+    **dict.fromkeys(("time", "seconds"), _number),
+    **dict.fromkeys(("clients", "busy"), _names),
+    **dict.fromkeys(("failed", "refused"), _troubles),
+    "late": _entries("seconds", _number),
+    "of": lambda value: value is None or _count(value),
+    "catching_up": lambda value: isinstance(value, dict) and all(map(_count, value.values())),
+}
+"""What is read of a line, where it is there."""
 
 
 class Tail:
@@ -21,15 +55,27 @@ class Tail:
         return self._size() < self._offset
 
     def lines(self) -> list[dict[str, Any]]:
-        """New lines; one that is not whole yet is read the next time."""
+        """New lines; one that is not whole yet is read the next time. Raises ConfigError."""
         if self._size() == self._offset:
             return []
-        with open(self.path, "rb") as file:
-            file.seek(self._offset)
-            data = file.read()
+        try:
+            with open(self.path, "rb") as file:
+                file.seek(self._offset)
+                data = file.read()
+        except OSError as error:
+            raise ConfigError(f"{self.path}: cannot be read: {error.strerror}") from None
         whole = data[: data.rfind(b"\n") + 1]
         self._offset += len(whole)
-        return [line for line in map(_parsed, whole.splitlines()) if line is not None]
+        found = [line for line in map(_parsed, whole.splitlines()) if line is not None]
+        for line in found:
+            self._check(line)
+        return found
+
+    def _check(self, line: Mapping[str, Any]) -> None:
+        for key, fits in FITS.items():
+            if key in line and not fits(line[key]):
+                what = f"round {shorten(line['round'])}: {key} = {shorten(line[key])}"
+                raise ConfigError(f"{self.path}: {what}: no strategy of fedpbc.flower writes such a line")
 
     def _size(self) -> int:
         try:

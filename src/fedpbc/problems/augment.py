@@ -9,7 +9,7 @@ import numpy as np
 
 from fedpbc.core.lazy import jax, jnp
 from fedpbc.core.types import Array
-from fedpbc.errors import ConfigError
+from fedpbc.errors import BadOption
 
 PURPOSE = 0x617567
 """Folded into the key of a minibatch: what is drawn of its rows stays as it is without augmentation."""
@@ -26,13 +26,14 @@ class Augment:
 
     @classmethod
     def asked(cls, crop: int, flip: bool, features: np.ndarray) -> Augment | None:
-        """As two options say; None for none. Raises ConfigError where samples are no images."""
+        """As two options say; None for none. Raises BadOption where samples are no images, or smaller than a crop."""
         if not crop and not flip:
             return None
         if features.ndim not in (3, 4):
-            key = f"crop = {crop}" if crop else "flip = true"
-            shape = features.shape[1:]
-            raise ConfigError(f"{key}: needs images [height, width(, channels)], the samples have shape {shape}")
+            text = f"needs images [height, width(, channels)], the samples have shape {features.shape[1:]}"
+            raise BadOption("crop" if crop else "flip", crop or flip, text)
+        if crop > min(features.shape[1:3]):
+            raise BadOption("crop", crop, f"must be at most the size of the images, {min(features.shape[1:3])} pixels")
         return cls(crop, flip)
 
     def of(self, key: Array, images: Array) -> Array:

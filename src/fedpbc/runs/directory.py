@@ -26,7 +26,7 @@ from fedpbc.errors import ConfigError, FedpbcError, shorten
 from fedpbc.experiment.grid import Cell, CellKey, Experiment
 from fedpbc.experiment.part import Part
 from fedpbc.io.lock import Lock
-from fedpbc.io.whole import damaged, read_arrays, replacing, write_arrays, write_text
+from fedpbc.io.whole import damaged, make_folder, read_arrays, replacing, write_arrays, write_text
 from fedpbc.runs.inputs import content_of, difference, refuse_inside, stored_content, write_experiment
 from fedpbc.runs.metrics import read_metrics, write_metrics
 from fedpbc.runs.partition import PICTURE, draw_partition, write_partition
@@ -68,10 +68,7 @@ class RunDirectory:
             run._check_same()
             if run.complete:
                 return run
-        try:
-            path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise ConfigError(f"{path}: cannot be created: {error.strerror}") from None
+        make_folder(path)
         run._lock = Lock(path / ".lock", f"{path}: another run is writing there")
         try:
             if not (path / "experiment.toml").exists():

@@ -10,7 +10,7 @@ import numpy as np
 from fedpbc.core.schema import article
 from fedpbc.data.named import collect, tree_of
 from fedpbc.errors import ConfigError, FedpbcError
-from fedpbc.io.whole import read_arrays, write_arrays
+from fedpbc.io.whole import make_folder, read_arrays, write_arrays
 
 
 def named(model: Any, has_buffers: bool) -> dict[str, np.ndarray]:
@@ -40,8 +40,10 @@ def save_model(path: Path, model: Any, has_buffers: bool) -> Path:
     """Write a model, whole or not at all. Raises ConfigError."""
     if path.suffix != ".npz":
         raise ConfigError(f"{path}: must end in .npz")
+    if path.is_dir():
+        raise ConfigError(f"{path}: is a folder, must be a file")
     arrays = named(model, has_buffers)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     write_arrays(path, arrays)
     return path
 

@@ -20,8 +20,9 @@ def plan_lines(plan: Plan, grids: bool = False) -> Iterator[str]:
         f"seeds {_list(tune['seeds'])} by {tune['metric']}; reported on {_list(e.seeds)}"
     )
     own = len(e.links) * len(e.algorithms) * len(e.compute) * len(e.seeds) * e.rounds
+    lengths = sorted({length for method in plan.methods for length in method.schedule.lengths})
     yield (
-        f"{plan.runs:,} runs of {_list([f'{n:,}' for n in plan.lengths])} rounds, {plan.rounds:,} rounds in all, "
+        f"{plan.runs:,} runs of {_list([f'{n:,}' for n in lengths])} rounds, {plan.rounds:,} rounds in all, "
         f"{plan.rounds / own:.1f} times those of the experiment itself; a budget of {tune['budget']} settings run "
         "to the end, of which each method uses"
     )

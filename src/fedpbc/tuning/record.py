@@ -107,7 +107,7 @@ def read_record(folder: Path, use: Callable[[dict[str, Any]], T]) -> T:
     path = folder / "tuning.json"
     try:
         return use(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as error:
         text = f"{path}: is damaged: {type(error).__name__} {error}; write it again with fedpbc tune ... --resume"
         raise ConfigError(text) from None
 

@@ -22,6 +22,7 @@ from fedpbc.io.whole import damaged, write_text
 from fedpbc.runs.directory import RunDirectory
 from fedpbc.runs.run import CellResult
 from fedpbc.runs.runner import Grid, Progress, settings_of
+from fedpbc.tuning.record import COSTS
 
 Measured = dict[str, Any]
 """Of one setting: ``values``, one per links, compute and seed in this order, and what it cost."""
@@ -61,7 +62,8 @@ class Rungs:
         done = folder / "measured.json" if folder else None
         labels = [algorithm.label for algorithm in experiment.algorithms]
         if done and done.is_file():
-            found = _read(done, labels)
+            found = _read(done, labels, len(experiment.cells()) // len(labels))
+            shutil.rmtree(done.parent / "cells", ignore_errors=True)  # of a kill just after it was written
             if self.progress:
                 for cell in experiment.cells():
                     self.progress(cell.key, 0, experiment.rounds)
@@ -108,9 +110,15 @@ def _measured(cells: Sequence[CellResult], column: str) -> Measured:
     }
 
 
-def _read(path: Path, labels: Sequence[str]) -> list[Measured]:
+def _read(path: Path, labels: Sequence[str], runs: int) -> list[Measured]:
+    """What ``_measured`` gave of each setting, of so many runs. Raises FedpbcError."""
     try:
         settings = json.loads(path.read_text(encoding="utf-8"))["settings"]
-        return [settings[label] for label in labels]
-    except (OSError, ValueError, LookupError, TypeError) as error:
+        found = [settings[label] for label in labels]
+        for label, one in zip(labels, found, strict=True):
+            numbers = [*(value for value in one["values"] if value is not None), *(one[name] for name in COSTS)]
+            if len(one["values"]) != runs or not all(type(n) in (int, float) and math.isfinite(n) for n in numbers):
+                raise ValueError(f"{label}: must hold {runs} values, rounds, gradient_steps and seconds")
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise damaged(path, error) from None
+    return found

@@ -67,6 +67,20 @@ def _rows(option: str, path: Path) -> Any:
         raise BadOption(option, path, f"cannot be read as {what}: {first_line(error)}") from None
     if found.num_rows == 0:
         raise BadOption(option, path, "has no rows")
+    _require_text(option, path, found)
     if len(set(found.column_names)) < len(found.column_names):
         raise BadOption(option, path, "has two columns of one name")
     return found
+
+
+def _require_text(option: str, path: Path, table: Any) -> None:
+    """Raise BadOption where names or words of a CSV are in another encoding than UTF-8: Arrow reads bytes then."""
+    wrong = "is not in UTF-8 (iconv -f LATIN1 -t UTF-8 converts a file of Western Europe)"
+    try:
+        names = table.column_names
+    except UnicodeDecodeError:
+        raise BadOption(option, path, f"its header {wrong}") from None
+    if path.suffix in (".csv", ".gz"):
+        for name, kind in zip(names, table.schema.types, strict=True):
+            if str(kind) == "binary":
+                raise BadOption(option, path, f"column {name}: {wrong}")

@@ -269,7 +269,7 @@ LIKE_A_CLIENT = re.compile(
 def by_the_user(path: Path | Source, names: Sequence[str], reading: Reading) -> dict[str, str]:
     """``--columns``: role -> column."""
     chosen: dict[str, str] = {}
-    for part in reading.columns.split(",") if reading.columns else []:
+    for part in reading.columns.split(",") if reading.columns is not None else []:
         role, equals, name = (text.strip() for text in part.partition("="))
         if role not in ROLES or not equals or not name:
             problem = f"must be like round=r,client=device_id, with {', '.join(ROLES)} before ="

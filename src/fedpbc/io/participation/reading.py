@@ -109,7 +109,8 @@ class Reading:
         if self.active_when not in (None, "start", "throughout"):
             raise BadReading(self, "active_when", shorten(self.active_when), "must be start or throughout")
         if self.round_gap is not None and self.gap_seconds == 0:
-            raise BadReading(self, "round_gap", shorten(self.round_gap), "must be auto or a number of seconds > 0")
+            problem = "must be auto or a number of seconds > 0, below 10^9"
+            raise BadReading(self, "round_gap", shorten(self.round_gap), problem)
         if self.round_gap is not None and (self.round_seconds is not None or self.round_start is not None):
             other = "round_seconds" if self.round_seconds is not None else "round_start"
             raise BadReading(self, "round_gap", self.round_gap, f"choose one of it and {self.spell(other)}")
