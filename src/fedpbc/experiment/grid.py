@@ -140,7 +140,9 @@ class Experiment:
         return experiment
 
     def _check(self) -> None:
-        tuning = {f"{key}.seeds": (getattr(self, key) or {}).get("seeds") or () for key in ("tune", "tuned")}
+        tuning: dict[str, Any] = {
+            f"{key}.seeds": (getattr(self, key) or {}).get("seeds") or () for key in ("tune", "tuned")
+        }
         lists = {key: getattr(self, key) for key in ("seeds", "compute", "metrics")}
         for key, values in (lists | tuning).items():
             twice = [value for value, count in Counter(values).items() if count > 1]
