@@ -15,7 +15,7 @@ import fedpbc
 from fedpbc import models
 from fedpbc.cli import _cli
 from fedpbc.core.schema import Context
-from fedpbc.runs.exported import save_model
+from fedpbc.runs.exported import load_model, save_model
 
 LAYER = ("layers.0.hidden", "layers.0.input")
 CONTEXT = Context(0, np.dtype(np.float32), 10, (0,))
@@ -203,3 +203,16 @@ def test_pytorch_loads_a_residual_network(page):
             modules[f"{name}.{part}"] = kind(array, 1) if part == "project" else kind(array)
     network.load_state_dict(rules.state_dict(modules))
     agree(network, model, params, x, x.transpose(0, 3, 1, 2))
+
+
+def test_parameters_and_buffers_are_told_apart(tmp_path):
+    params, buffers = {"w": np.arange(6.0).reshape(2, 3)}, {"mean": np.ones(3), "count": np.array(7, np.int32)}
+    path = save_model(tmp_path / "model.npz", (params, buffers), True)
+    with np.load(path) as file:
+        assert sorted(file.files) == ["buffers.count", "buffers.mean", "params.w"]
+        np.testing.assert_array_equal(file["params.w"], params["w"])
+    read = load_model(path)
+    assert isinstance(read, tuple)
+    np.testing.assert_array_equal(read[0]["w"], params["w"])
+    np.testing.assert_array_equal(read[1]["mean"], buffers["mean"])
+    assert read[1]["count"] == 7
