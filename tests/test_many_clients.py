@@ -290,8 +290,10 @@ print(seen[-1], peak)
 @pytest.mark.parametrize(
     "problem",
     [
-        "fedpbc.problems.synthetic(num_clients=10_000, max_rows=200)",
-        "fedpbc.problems.synthetic(num_clients=40_000, max_rows=2, on_the_fly=True)",
+        pytest.param("fedpbc.problems.synthetic(num_clients=10_000, max_rows=200)", marks=pytest.mark.release),
+        pytest.param(
+            "fedpbc.problems.synthetic(num_clients=40_000, max_rows=2, on_the_fly=True)", marks=pytest.mark.release
+        ),
         "fedpbc.problems.quadratic(num_clients=50_000, dim=1000)",
     ],
 )

@@ -262,6 +262,7 @@ def go(out):
 """
 
 
+@pytest.mark.release
 def test_simulate_in_a_file_that_is_imported_is_one_clear_line(tmp_path):
     text = plain_file(tmp_path / "my_methods.py", register=False).read_text()
     body = SCRIPT.replace("from my_methods import blobs, damped, every_third, init, loss\n", "")

@@ -16,7 +16,7 @@ from fedpbc.testing import check_problem
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
-@pytest.mark.parametrize("library", ["equinox", "flax"])
+@pytest.mark.parametrize("library", ["equinox", pytest.param("flax", marks=pytest.mark.release)])
 def test_the_example_learns(library, monkeypatch, tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the library, while it is imported

@@ -76,7 +76,7 @@ def metrics(folder: str) -> bytes:
     return (Path(folder) / "metrics.csv").read_bytes()
 
 
-@pytest.mark.parametrize("killed", [0, 1])
+@pytest.mark.parametrize("killed", [0, pytest.param(1, marks=pytest.mark.release)])
 def test_killed_and_resumed_with_another_number_of_processes(write, killed):
     write(500)
     with started(2, "--out", "two") as running:
