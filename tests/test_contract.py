@@ -13,7 +13,7 @@ from fedpbc import algorithms, data, links, problems
 from fedpbc.core.contract import check_links
 from fedpbc.core.types import Algorithm, Cost, Link, LinkProcess, Models
 from fedpbc.errors import ConfigError
-from fedpbc.runs import directory
+from fedpbc.runs import inputs
 
 X = np.random.default_rng(0).standard_normal((60, 4)).astype(np.float32)
 Y = (X[:, 0] > 0).astype(np.int64)
@@ -130,8 +130,8 @@ def test_a_run_in_memory_hashes_nothing_and_one_that_is_written_does(tmp_path, m
     path = tmp_path / "mine.npz"
     np.savez(path, **{"train.0": X, "train.1": Y, "client": CLIENT})
     read = []
-    digest = directory._digest
-    monkeypatch.setattr(directory, "_digest", lambda file: read.append(file) or digest(file))
+    digest = inputs._digest
+    monkeypatch.setattr(inputs, "_digest", lambda file: read.append(file) or digest(file))
     run = simulate(problems.classification(data.npz(path)))
     assert read == []
     run.save(tmp_path / "out")
