@@ -198,7 +198,14 @@ RUNS = [
 ]
 
 
-@pytest.mark.parametrize(("case", "compute", "scenario"), RUNS)
+QUICK = {("all", "everything"), ("active", "plain")}
+"""What continuous integration has of each case; the rest runs before a release."""
+
+
+@pytest.mark.parametrize(
+    ("case", "compute", "scenario"),
+    [pytest.param(*each, marks=() if each[1:] in QUICK else pytest.mark.release) for each in RUNS],
+)
 def test_the_simulator_is_the_oracle(folder: Any, case: str, compute: str, scenario: str) -> None:
     run, lost = simulated(folder, case, compute, **SCENARIOS[scenario])
     states = expected(CASES[case].method, compute, lost, **SCENARIOS[scenario])
@@ -243,7 +250,14 @@ def test_memories_are_the_oracles_too(folder: Any, case: str) -> None:
             np.testing.assert_allclose(mine, np.array(state.extra[theirs]), rtol=1e-11, atol=1e-12)
 
 
-@pytest.mark.parametrize("case", [name for name in CASES if "without" not in name and name not in UPDATES_ALONE])
+def on_minibatches() -> list[Any]:
+    """The first case of every method in continuous integration, its other options before a release."""
+    cases = [name for name in CASES if "without" not in name and name not in UPDATES_ALONE]
+    first = {CASES[name].options["name"]: name for name in reversed(cases)}.values()
+    return [pytest.param(name, marks=() if name in first else pytest.mark.release) for name in cases]
+
+
+@pytest.mark.parametrize("case", on_minibatches())
 def test_on_a_model_with_minibatches(tmp_path: Any, case: str) -> None:
     """Logistic regression, fresh minibatches, decaying rate, cool-down: gradients are not linear here."""
     experiment = synthetic_experiment(tmp_path, "", "all", minibatch="step", algorithms=[CASES[case].options])
