@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fedpbc.errors import shorten
+from fedpbc.errors import shorten, suggest
 from fedpbc.io.participation.columns import LONGEST_WATCHED, Columns
 from fedpbc.io.participation.reading import BadLog, Names, Reading, Rows, Table
 from fedpbc.io.participation.source import Source
@@ -34,6 +34,17 @@ def table_of_records(source: Source, names: list[str], records: Records, reading
     )  # fmt: skip
     table.pieces = _pieces(source, table, records)
     return table
+
+
+def chosen_table(source: Source, reading: Reading, what: str, names: list[str]) -> str:
+    """That of ``--table``, or the only one of ``names``; ``what`` they are called. Raises BadLog."""
+    known = ", ".join(names[:8])
+    if reading.table is not None and reading.table not in names:
+        option = reading.spell("table", shorten(reading.table))
+        raise BadLog(source, f"{option}: no such {what}{suggest(reading.table, names)}; there is {known}")
+    if reading.table is None and len(names) > 1:
+        raise BadLog(source, f"holds {len(names)} {what}s: {reading.spell('table', 'NAME')}, one of {known}")
+    return reading.table or names[0]
 
 
 def _pieces(source: Source, table: Table, records: Records) -> Iterator[Rows]:

@@ -8,9 +8,9 @@ from contextlib import closing
 from typing import Any
 from urllib.parse import quote
 
-from fedpbc.errors import shorten, suggest
+from fedpbc.errors import shorten
 from fedpbc.io.participation.reading import OPTIONS, BadLog, Format, Progress, Reading, Table
-from fedpbc.io.participation.records import table_of_records
+from fedpbc.io.participation.records import chosen_table, table_of_records
 from fedpbc.io.participation.source import Source
 
 MAGIC = b"SQLite format 3\0"
@@ -47,16 +47,7 @@ def _query(source: Source, reading: Reading) -> str:
     tables = [name for (name,) in found if not name.startswith("sqlite_")]
     if not tables:
         raise BadLog(source, "is an SQLite database without a table")
-    if reading.table is not None and reading.table not in tables:
-        option = reading.spell("table", shorten(reading.table))
-        raise BadLog(
-            source, f"{option}: no such table{suggest(reading.table, tables)}; there is {', '.join(tables[:8])}"
-        )
-    if reading.table is None and len(tables) > 1:
-        raise BadLog(
-            source, f"holds {len(tables)} tables: {reading.spell('table', 'NAME')}, one of {', '.join(tables[:8])}"
-        )
-    name = (reading.table or tables[0]).replace('"', '""')
+    name = chosen_table(source, reading, "table", tables).replace('"', '""')
     return f'SELECT * FROM "{name}"'
 
 

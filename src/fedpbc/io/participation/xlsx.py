@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from typing import Any
 from zipfile import BadZipFile
 
-from fedpbc.errors import optional, shorten, suggest
+from fedpbc.errors import optional
 from fedpbc.io.participation.reading import OF_ROWS, BadLog, Format, Progress, Reading, Table
-from fedpbc.io.participation.records import table_of_records
+from fedpbc.io.participation.records import chosen_table, table_of_records
 from fedpbc.io.participation.source import Source
 
 
@@ -20,17 +20,8 @@ def read_xlsx(source: Source, reading: Reading, progress: Progress | None = None
         book = openpyxl.load_workbook(io.BytesIO(source.read()), read_only=True, data_only=True)
     except (BadZipFile, KeyError, ValueError, OSError) as error:
         raise BadLog(source, f"cannot be read as a workbook, is it truncated? ({type(error).__name__})") from None
-    sheets = book.sheetnames
-    if reading.table is not None and reading.table not in sheets:
-        option = reading.spell("table", shorten(reading.table))
-        raise BadLog(
-            source, f"{option}: no such sheet{suggest(reading.table, sheets)}; there is {', '.join(sheets[:8])}"
-        )
-    if reading.table is None and len(sheets) > 1:
-        raise BadLog(
-            source, f"holds {len(sheets)} sheets: {reading.spell('table', 'NAME')}, one of {', '.join(sheets[:8])}"
-        )
-    rows = book[reading.table or sheets[0]].iter_rows(values_only=True)
+    sheet = chosen_table(source, reading, "sheet", book.sheetnames)
+    rows = book[sheet].iter_rows(values_only=True)
     names = ["" if cell is None else str(cell).strip().lower() for cell in next(rows, ())]
     if not any(names):
         raise BadLog(source, "row 1: must be the header, is blank")
