@@ -19,6 +19,14 @@ from fedpbc.runs.run import Run
 
 METHODS: list[dict[str, Any]] = load_experiment("rivals").table()["algorithms"]
 """Those of the shipped experiment ``rivals``."""
+WITHOUT_P: dict[str, dict[str, Any]] = {
+    "FedAvg": {"name": "fedavg"},
+    "FedAU": {"name": "fedau"},
+    "MIFA": {"name": "mifa"},
+    "FedVARP": {"name": "fedvarp"},
+    "SCAFFOLD": {"name": "scaffold"},
+}
+"""What every study has beside its own: no method here needs p, and only active clients compute."""
 MIXING = ("FedPBC", "corrected, full", "corrected, light", "corrected, black box")
 """Methods to which it matters whether everybody computes."""
 

@@ -14,7 +14,7 @@ from typing import Any
 import fade_models as models
 import jax
 import numpy as np
-from comparison import markdown
+from comparison import WITHOUT_P, markdown
 from drift_study import number
 from page import write_page
 
@@ -25,11 +25,7 @@ from fedpbc.runs.runner import run
 
 SEEDS = [20, 21]
 METHODS: dict[str, dict[str, Any]] = {
-    "FedAvg": {"name": "fedavg"},
-    "FedAU": {"name": "fedau"},
-    "MIFA": {"name": "mifa"},
-    "FedVARP": {"name": "fedvarp"},
-    "SCAFFOLD": {"name": "scaffold"},
+    **WITHOUT_P,
     "**FedFade**": {"name": "fedfade"},
     "**FedFade, black box**": {"name": "fedfade", "apply": "around"},
     "FedFade, delta = .97": {"name": "fedfade", "fading": 0.97},

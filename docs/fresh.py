@@ -5,20 +5,17 @@ One folder per method, so that a new method is one more folder and nothing else 
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
-from comparison import SETTINGS, Results, markdown, mean_sd, regimes
+from comparison import SETTINGS, WITHOUT_P, Results, markdown, mean_sd, regimes
 
 from fedpbc.experiment.grid import Experiment
 
 SEEDS = [10, 11, 12, 13, 14]
 METHODS: dict[str, dict[str, Any]] = {
-    "FedAvg": {"name": "fedavg"},
-    "FedAU": {"name": "fedau"},
-    "MIFA": {"name": "mifa"},
-    "FedVARP": {"name": "fedvarp"},
-    "SCAFFOLD": {"name": "scaffold"},
+    **WITHOUT_P,
     "AREA": {"name": "area"},
     "debiased FedAvg": {"name": "debiased_fedavg"},
     "FedStale": {"name": "fedstale"},
@@ -92,18 +89,25 @@ def folder(name: str, label: str, suffix: str = "") -> str:
 
 def tables(results: Results) -> dict[str, str]:
     """Markdown by the names of the template."""
-    synthetic = [link["label"] for link in links("synthetic")]
     return {
-        "fresh_synthetic": outcome_table(results, "synthetic", synthetic),
-        "fresh_wins": wins_table(results, "synthetic", synthetic),
+        "fresh_synthetic": outcome_table(results, "synthetic"),
+        "fresh_wins": wins_table(results, "synthetic"),
         "fresh_largest": largest_table(results, "synthetic"),
-        "fresh_synthetic_twice": outcome_table(results, "synthetic", synthetic, "twice"),
-        "fresh_quadratic": outcome_table(results, "quadratic", [link["label"] for link in links("quadratic")]),
-        "fresh_quadratic_twice": outcome_table(
-            results, "quadratic", [link["label"] for link in links("quadratic")], "twice"
-        ),
+        "fresh_synthetic_twice": outcome_table(results, "synthetic", "twice"),
+        "fresh_quadratic": outcome_table(results, "quadratic"),
+        "fresh_quadratic_twice": outcome_table(results, "quadratic", "twice"),
         "fresh_decaying": decaying_table(results),
     }
+
+
+def columns_of(name: str) -> list[str]:
+    """The links, by their labels."""
+    return [link["label"] for link in links(name)]
+
+
+def heading(label: str) -> str:
+    """Of a row; ours stand out."""
+    return f"**{label}**" if label in OURS else label
 
 
 def outcomes(results: Results, name: str, label: str, link: str, suffix: str = "", metric: str = "") -> np.ndarray:
@@ -120,22 +124,22 @@ def shown(values: np.ndarray, digits: str) -> str:
     return f"diverged on {lost}" if lost else mean_sd(values, digits)
 
 
-def outcome_table(results: Results, name: str, columns: list[str], suffix: str = "") -> str:
+def outcome_table(results: Results, name: str, suffix: str = "") -> str:
     """Methods by links, after the last round; then p = 1."""
-    digits = SETTINGS[name].digits
+    digits, columns = SETTINGS[name].digits, columns_of(name)
     lines = []
     for label in METHODS:
         cells = [shown(outcomes(results, name, label, link, suffix)[:, -1], digits) for link in columns]
-        lines.append([f"**{label}**" if label in OURS else label, *cells])
+        lines.append([heading(label), *cells])
     for label in () if suffix else CERTAIN:
         cell = shown(outcomes(results, name, label, "p = 1", "certain")[:, -1], digits)
         lines.append([f"*{label} with p = 1*", cell, *[""] * (len(columns) - 1)])
     return markdown(["method", *columns], lines)
 
 
-def wins_table(results: Results, name: str, columns: list[str]) -> str:
+def wins_table(results: Results, name: str) -> str:
     """On how many of the seeds ours has the smaller value."""
-    lines = []
+    lines, columns = [], columns_of(name)
     for ours in OURS:
         for rival in RIVALS:
             pairs = [[outcomes(results, name, label, link)[:, -1] for label in (ours, rival)] for link in columns]
@@ -151,23 +155,18 @@ def largest_table(results: Results, name: str) -> str:
         for link in WITH_MEMORY:
             rows = outcomes(results, name, label, link)
             cells.append(f"{rows[:, rows.shape[1] // 2 :].max(axis=1).mean():.2f}")
-        lines.append([f"**{label}**" if label in OURS else label, *cells])
+        lines.append([heading(label), *cells])
     return markdown(["method", *WITH_MEMORY], lines)
 
 
 def decaying_table(results: Results) -> str:
     """The server's and the mean model at a constant and at a decaying rate."""
+    rates = {"constant": "eta .01", "decaying": "decaying"}
+    columns = list(itertools.product(DECAYING_LINKS, rates, ("server", "mean")))
     lines = []
     for label in (*METHODS, *MIXING):
-        cells = [
-            shown(outcomes(results, "synthetic", label, link, suffix, f"{model}_train_loss")[:, -1], ".3f")
-            for link in DECAYING_LINKS
-            for suffix in ("constant", "decaying")
-            for model in ("server", "mean")
+        ends = [
+            outcomes(results, "synthetic", label, link, rate, f"{m}_train_loss")[:, -1] for link, rate, m in columns
         ]
-        lines.append([f"**{label}**" if label in OURS else label, *cells])
-    rates = {"constant": "eta .01", "decaying": "decaying"}
-    head = [
-        f"{link}, {rate}, {model}" for link in DECAYING_LINKS for rate in rates.values() for model in ("server", "mean")
-    ]
-    return markdown(["method", *head], lines)
+        lines.append([heading(label), *(shown(values, ".3f") for values in ends)])
+    return markdown(["method", *(f"{link}, {rates[rate]}, {model}" for link, rate, model in columns)], lines)
