@@ -109,22 +109,11 @@ def _dealt(loaded: Any, partition: dict[str, Any] | None, seed: int) -> Any:
 
 
 def _draw(dataset: Any, seed: int, out: Path, how: str) -> None:
-    import numpy as np
-
-    from fedpbc.data.arrays import Pool
     from fedpbc.errors import optional
-    from fedpbc.runs.partition import Held, save_picture
+    from fedpbc.runs.partition import held_in, save_picture
 
     optional("matplotlib", "a picture")
-    sizes = np.bincount(dataset.client, minlength=dataset.num_clients)
-    labels, counts, names = Pool(dataset.train).labels, None, None
-    if labels is not None:
-        values, places = np.unique(labels, return_inverse=True)
-        counts = np.zeros((len(sizes), len(values)), np.int64)
-        np.add.at(counts, (dataset.client, places), 1)
-        fits = dataset.classes is not None and values[0] >= 0 and values[-1] < len(dataset.classes)
-        names = tuple(str(dataset.classes[v]) if fits else str(v) for v in values)
-    save_picture(Held(sizes, counts, names, seed), out, f"Training samples, {how}")
+    save_picture(held_in(dataset, seed), out, f"Training samples, {how}")
     click.echo(f"\n{out}: who has what")
 
 

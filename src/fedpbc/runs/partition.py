@@ -10,8 +10,10 @@ from pathlib import Path
 import numpy as np
 
 from fedpbc.core.types import Problem
+from fedpbc.data.arrays import Dataset, Pool
 from fedpbc.errors import first_line
 from fedpbc.io.whole import replacing
+from fedpbc.problems.classification import label_counts
 from fedpbc.problems.traits import counts_of
 
 FILE, PICTURE = "partition.csv", "partition.png"
@@ -38,6 +40,20 @@ def held_by(problem: Problem, seed: int) -> Held | None:
         return None
     sizes, counts, classes = found
     return Held(sizes, counts, None if classes is None else tuple(map(str, classes)), seed)
+
+
+def held_in(dataset: Dataset, seed: int) -> Held:
+    """Of samples that were dealt out, by the labels that occur."""
+    sizes = np.bincount(dataset.client, minlength=dataset.num_clients)
+    labels = Pool(dataset.train).labels
+    if labels is None:
+        return Held(sizes, None, None, seed)
+    values, places = np.unique(labels, return_inverse=True)
+    counts = label_counts(dataset.client, places, dataset.num_clients, len(values))
+    names: np.ndarray = values
+    if dataset.classes is not None and values[0] >= 0 and values[-1] < len(dataset.classes):
+        names = dataset.classes[values]
+    return Held(sizes, counts, tuple(map(str, names)), seed)
 
 
 def write_partition(path: Path, held: Held | None) -> None:
