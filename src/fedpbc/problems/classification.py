@@ -51,7 +51,7 @@ def classification(
     both = labels if set_.test is None else np.concatenate([labels, set_.test[1]])
     if both.min() < 0 or both.max() > 100_000:
         raise ConfigError(f"data: labels go from {both.min()} to {both.max()}, must number the classes from 0")
-    num_classes = max(int(both.max()) + 1, 2)
+    num_classes = max(int(both.max()) + 1, 2, 0 if set_.classes is None else len(set_.classes))
     network, params = initial(context, model, set_, num_classes)
     counts = label_counts(set_.client, labels, set_.num_clients, num_classes)
     return objective_problem(

@@ -57,7 +57,7 @@ class Traits(Mapping[str, np.ndarray]):
     def __iter__(self) -> Iterator[str]:
         """The names of a client's numbers; features are too many, and left out."""
         yield from self._fixed
-        yield from (f"share:{label}" for label in self._shown_labels())
+        yield from (f"share:{label}" for label in self.shown_labels())
         yield from (f"column:{name}" for name in self._columns)
 
     def __len__(self) -> int:
@@ -72,7 +72,7 @@ class Traits(Mapping[str, np.ndarray]):
     def known(self) -> str:
         """What may be asked for, in a line."""
         names = [name for name in self._fixed if name != "label_distribution"]
-        labels = self._shown_labels()
+        labels = self.shown_labels()
         if labels:
             names.append(f"share:LABEL ({labels[0]} to {labels[-1]})" if len(labels) > 1 else f"share:{labels[0]}")
         if self.num_features:
@@ -81,16 +81,16 @@ class Traits(Mapping[str, np.ndarray]):
         more = f" and {len(columns) - 8} more" if len(columns) > 8 else ""
         return ", ".join(names) + (f", column:NAME ({', '.join(columns[:8])}{more})" if columns else "")
 
-    def _shown_labels(self) -> list[str]:
+    def shown_labels(self) -> list[str]:
         if self.counts is None:
             return []
         numbers = [str(label) for label in range(self.counts.shape[1])]
-        return numbers if self.classes is None else [str(name) for name in self.classes]
+        return numbers if self.classes is None else [*map(str, self.classes), *numbers[len(self.classes) :]]
 
     def _labels(self) -> dict[str, int]:
         """Number and name of each label; a name that is a number of its own counts as the name."""
         numbers = {str(i): i for i in range(0 if self.counts is None else self.counts.shape[1])}
-        return numbers | {name: i for i, name in enumerate(self._shown_labels())}
+        return numbers | {name: i for i, name in enumerate(self.shown_labels())}
 
     def _mean_of_feature(self, j: int) -> np.ndarray:
         assert self._features is not None
@@ -109,6 +109,8 @@ class Traits(Mapping[str, np.ndarray]):
         return factor * mean + shift
 
 
-def counts_of(traits: Any) -> tuple[np.ndarray, np.ndarray | None, np.ndarray | None] | None:
-    """(sizes [m], counts [m, classes], names of classes) of a problem that was made of data; else None."""
-    return (traits.sizes, traits.counts, traits.classes) if isinstance(traits, Traits) else None
+def counts_of(traits: Any) -> tuple[np.ndarray, np.ndarray | None, tuple[str, ...] | None] | None:
+    """(sizes [m], counts [m, classes], names of all classes) of a problem that was made of data; else None."""
+    if not isinstance(traits, Traits):
+        return None
+    return traits.sizes, traits.counts, None if traits.classes is None else tuple(traits.shown_labels())

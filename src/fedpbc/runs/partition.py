@@ -38,8 +38,7 @@ def held_by(problem: Problem, seed: int) -> Held | None:
     found = counts_of(problem.client_traits)
     if found is None:
         return None
-    sizes, counts, classes = found
-    return Held(sizes, counts, None if classes is None else tuple(map(str, classes)), seed)
+    return Held(*found, seed)
 
 
 def held_in(dataset: Dataset, seed: int) -> Held:
