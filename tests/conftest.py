@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,19 @@ CACHE = {
 for name, value in CACHE.items():
     value = os.environ.setdefault(name, value)
     jax.config.update(name.lower(), value if name.endswith("DIR") else int(value))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """``first(n)``: one case in continuous integration, the others of the same path before a release."""
+    seen: Counter[str] = Counter()
+    for item in items:
+        mark = item.get_closest_marker("first")
+        if mark is not None:
+            function = item.nodeid.partition("[")[0]
+            seen[function] += 1
+            if seen[function] > mark.args[0]:
+                item.add_marker(pytest.mark.release)
 
 
 @pytest.fixture

@@ -58,6 +58,7 @@ def test_one_round_is_fedpbc_whose_absent_clients_do_not_compute(tmp_path: Any) 
     assert np.abs(ours.servers[-1] - run(tmp_path, links, 0).servers[-1]).max() > 1e-3
 
 
+@pytest.mark.release
 def test_as_many_rounds_as_there_are_is_fedpbc_and_one_less_is_not(tmp_path: Any) -> None:
     links = late(ROUNDS)
     unlimited = run(tmp_path, links, 0, cooldown_rounds=0)
@@ -68,6 +69,7 @@ def test_as_many_rounds_as_there_are_is_fedpbc_and_one_less_is_not(tmp_path: Any
         assert np.array_equal(limited.clients, unlimited.clients) == same
 
 
+@pytest.mark.release
 def test_with_no_more_rounds_than_k_a_cooldown_and_a_lossy_downlink_change_nothing(tmp_path: Any) -> None:
     np.save(tmp_path / "down.npy", random_trace(9, ROUNDS, M, 0.6))
     trace = {"name": "trace", "path": "active.npy"}
@@ -77,6 +79,7 @@ def test_with_no_more_rounds_than_k_a_cooldown_and_a_lossy_downlink_change_nothi
     np.testing.assert_array_equal(limited.clients, unlimited.clients)
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("k", [1, 3])
 def test_there_is_nothing_to_catch_up_where_absent_clients_do_not_compute(tmp_path: Any, k: int) -> None:
     links = random_trace(3, ROUNDS, M, PROB)

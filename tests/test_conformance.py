@@ -43,11 +43,24 @@ def first_of_its_name(variant: dict[str, Any]) -> bool:
     return variant is next(other for other in VARIANTS if other["name"] == variant["name"])
 
 
-LATER = [pytest.param(v, marks=() if first_of_its_name(v) else pytest.mark.release) for v in VARIANTS]
-"""Every method in continuous integration; its other options, which test_rivals.py has oracles of, before a release."""
+QUICK = {"fedavg", "fedau", "mifa", "fedpbc", "scaffold", "fedfade", "bernoulli", "markov", "trace", "quadratic"}
+"""What continuous integration checks, one of each kind; all else, of which it has oracles, before a release."""
 
 
-@pytest.mark.parametrize("variant", LATER, ids=lambda variant: label(variant))
+def quick(name: str, first: bool = True) -> Any:
+    """The mark of a case."""
+    return () if name in QUICK and first else pytest.mark.release
+
+
+def names(found: Any) -> list[Any]:
+    """All names of a registry, with their marks."""
+    return [pytest.param(name, marks=quick(name)) for name in found]
+
+
+METHODS = [pytest.param(v, marks=quick(v["name"], first_of_its_name(v))) for v in VARIANTS]
+
+
+@pytest.mark.parametrize("variant", METHODS, ids=lambda variant: label(variant))
 def test_an_algorithm_conforms(tmp_path, variant):
     component = bind_component(ALGORITHMS, variant, "algorithm", tmp_path)
     other = like(variant)
@@ -59,7 +72,7 @@ def test_an_algorithm_conforms(tmp_path, variant):
     )
 
 
-@pytest.mark.parametrize("name", LINKS.registry)
+@pytest.mark.parametrize("name", names(LINKS.registry))
 def test_links_conform(tmp_path, name):
     write_inputs(tmp_path)
     component = bind_component(LINKS, LINK_SETTINGS[name], "links", tmp_path)
@@ -67,7 +80,7 @@ def test_links_conform(tmp_path, name):
     check_links(component, num_clients=m, num_rounds=rounds, random=name not in ("trace", "fedscale"))
 
 
-@pytest.mark.parametrize("name", PROBLEMS.registry)
+@pytest.mark.parametrize("name", names(PROBLEMS.registry))
 def test_a_problem_conforms(tmp_path, name):
     write_inputs(tmp_path)
     check_problem(bind_component(PROBLEMS, PROBLEM_SETTINGS[name], "problem", tmp_path))

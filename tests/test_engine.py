@@ -45,6 +45,7 @@ def assert_same(a: Any, b: Any) -> None:
             np.testing.assert_array_equal(mine[name], theirs[name], err_msg=name)
 
 
+@pytest.mark.first(2)
 @pytest.mark.parametrize(
     ("algorithm", "minibatch"),
     [("fedavg", "round"), ("fedpbc", "round"), ("fedpbc", "step"), ("scaffold", "step"), ("fedprox", "round")],

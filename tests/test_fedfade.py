@@ -81,6 +81,7 @@ def test_two_small_cases_by_hand() -> None:
 # ------------------------------------------------------------------------------------------------------------ its ends
 
 
+@pytest.mark.first(2)
 @pytest.mark.parametrize("link", LINKS)
 @pytest.mark.parametrize("precision", ["float32", "float64"])
 @pytest.mark.parametrize(
@@ -104,12 +105,14 @@ def test_without_fading_and_with_the_mean_it_is_scaffold_bit_for_bit(
     assert (theirs.states[-1].server_epoch > 0) == epochs
 
 
+@pytest.mark.release
 def test_the_servers_learning_rate_is_scaffolds() -> None:
     theirs = run(BERNOULLI, {"name": "scaffold", "server_learning_rate": 0.7})
     ours = run(BERNOULLI, {"name": "fedfade", "weights": "mean", "fading": "none", "server": 0.7})
     np.testing.assert_array_equal(ours.servers, theirs.servers)
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("weights", ["intervals", "mean"])
 def test_controls_that_fade_at_once_make_it_fedau_or_fedavg(weights: str) -> None:
     other = {"name": "fedau", "cutoff": 7} if weights == "intervals" else {"name": "fedavg"}

@@ -70,6 +70,7 @@ def test_the_experiment_chooses_metrics_models_and_the_first_round(table, tmp_pa
     assert all(len(ax.lines) == 2 and ax.lines[0].get_xdata()[0] == 5 for ax in figure.axes)
 
 
+@pytest.mark.first(3)
 @pytest.mark.parametrize("label", [r"$\foo$", "$x^$", "$5 and $6", "[bold]x[/bold]", "[/bold]", "名前"])
 def test_labels_are_text_and_not_markup(table, tmp_path, label):
     links = [{"label": label, "name": "bernoulli", "prob": 0.5}]
@@ -173,6 +174,7 @@ def test_a_method_that_is_alone_of_its_name_has_its_colour_whatever_its_options(
     assert len({others[label] for label in ("avg", "au", "mifa", "pbc")}) == 4
 
 
+@pytest.mark.release
 def test_of_several_variants_none_pretends_to_be_the_method(table, tmp_path):
     algorithms = [{"label": str(k), "name": "fedpbc", "max_catchup": k} for k in (1, 2)] + [{"name": "fedavg"}]
     colors = color_by_label(draw([finished(table, tmp_path, algorithms=algorithms, rounds=2)]))

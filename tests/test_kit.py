@@ -172,6 +172,7 @@ def differs_every_time(context: Any) -> LinkProcess:
     return LinkProcess(share.astype(context.dtype), no_state, as_it_says)
 
 
+@pytest.mark.release
 def test_sound_links_pass():
     check_links(links_of(as_it_says))
 

@@ -268,6 +268,7 @@ def test_importing_the_audit_imports_nothing_heavy():
     subprocess.run([sys.executable, "-c", code], check=True, timeout=600)
 
 
+@pytest.mark.release
 @pytest.mark.slow
 def test_ten_million_rows_stay_below_a_gigabyte(tmp_path):
     """Memory is asserted; time is stated in docs/audit.md, for it depends on what else the machine does."""

@@ -112,6 +112,7 @@ class Reader(HTMLParser):
             self.text += data
 
 
+@pytest.mark.first(2)
 @pytest.mark.parametrize("name", LOGS)
 def test_is_one_sound_document_that_asks_for_nothing(name):
     page = page_of(name)
@@ -138,6 +139,7 @@ def test_is_one_sound_document_that_asks_for_nothing(name):
     assert "default-src 'none'" in page
 
 
+@pytest.mark.first(2)
 @pytest.mark.parametrize("name", LOGS)
 def test_answers_five_questions_and_describes_every_picture(name):
     page = page_of(name)
@@ -157,6 +159,7 @@ def test_says_what_it_measured():
     assert "Evidence: not known" in text
 
 
+@pytest.mark.first(3)
 @pytest.mark.parametrize("name", LOGS)
 def test_tells_what_the_audit_finds(name):
     log = LOGS[name]()
@@ -216,6 +219,7 @@ CONVERSION = re.compile(r"\d[eE][+-]?\d|\b(?:nan|inf|None|null)\b|(?<![.\d])\d{5
 """What a number that nobody formatted looks like: exponents, no number at all, five digits without a comma, -0."""
 
 
+@pytest.mark.first(2)
 @pytest.mark.parametrize("make", EXTREMES)
 def test_every_number_is_written_for_readers(make):
     log = make()
