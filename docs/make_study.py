@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import study_page
+from comparison import smallest_loss
 from study import FILES, PROBLEMS, tables
 
 import fedpbc
@@ -71,10 +72,12 @@ def foresee(names: list[str]) -> None:
 def run(name: str, runs: Path) -> None:
     """Tune and run one file, or go on with it."""
     began = time.perf_counter()
-    tuning, out = runs / f"{name}.tuning", runs / name
-    if not (tuning / "tuned.toml").exists():
-        fedpbc.tune(FILES / f"{name}.toml", tuning, resume=True, progress=True)
-    fedpbc.run(fedpbc.load_experiment(tuning / "tuned.toml"), out, resume=True, progress=True)
+    file, tuning, out = FILES / f"{name}.toml", runs / f"{name}.tuning", runs / name
+    if "tune" in tables()[name]:
+        if not (tuning / "tuned.toml").exists():
+            fedpbc.tune(file, tuning, resume=True, progress=True)
+        file = tuning / "tuned.toml"
+    fedpbc.run(file, out, resume=True, progress=True)
     print(f"{name}: {time.perf_counter() - began:.0f} s", flush=True)
 
 
@@ -82,8 +85,11 @@ def keep(runs: Path) -> None:
     """Write docs/data/ from every finished run there is."""
     done = [name for name in tables() if (runs / name / "manifest.json").exists()]
     write(DATA / "study_runs.csv", [row for name in done for row in outcomes(name, fedpbc.read_run(runs / name))])
-    write(DATA / "study_choices.csv", [row for name in done for row in choices(name, runs)])
-    write(DATA / "study_tuning.csv", [row for name in done for row in tunings(name, runs)])
+    tuned = [name for name in done if "tune" in tables()[name]]
+    write(DATA / "study_tuning.csv", [row for name in tuned for row in tunings(name, runs)])
+    write(DATA / "study_choices.csv", [row for name in tuned for row in tunings(name, runs) if row["chosen"] == "1"])
+    if "synthetic" in done:
+        write(DATA / "study_minimum.csv", minima(runs / "synthetic"))
     write(DATA / "study_seconds.csv", [spent(name, runs) for name in done])
 
 
@@ -110,13 +116,6 @@ def outcomes(name: str, run_: Run) -> Iterator[dict[str, Any]]:
             }
 
 
-def choices(name: str, runs: Path) -> Iterator[dict[str, Any]]:
-    """What was chosen of each method under each link setting."""
-    for row in read(runs / f"{name}.tuning" / "tuning.csv"):
-        if row["chosen"] == "1":
-            yield tuning_row(name, row)
-
-
 def tunings(name: str, runs: Path) -> Iterator[dict[str, Any]]:
     """Every tuning run."""
     for row in read(runs / f"{name}.tuning" / "tuning.csv"):
@@ -132,10 +131,17 @@ def tuning_row(name: str, row: dict[str, str]) -> dict[str, Any]:
 
 def spent(name: str, runs: Path) -> dict[str, Any]:
     """Seconds of both cores, from what every run took by itself."""
-    tuning = json.loads((runs / f"{name}.tuning" / "tuning.json").read_text(encoding="utf-8"))["cost"]["seconds"]
+    file = runs / f"{name}.tuning" / "tuning.json"
+    tuning = json.loads(file.read_text(encoding="utf-8"))["cost"]["seconds"] if file.exists() else 0.0
     cells = json.loads((runs / name / "manifest.json").read_text(encoding="utf-8"))["cells"]
     reported = sum(cell["compile_s"] + cell["run_s"] for cell in cells)
     return {"name": name, "tuning": round(tuning / 2), "reported": round(reported / 2)}
+
+
+def minima(path: Path) -> list[dict[str, Any]]:
+    """min F of each seed of a convex problem."""
+    experiment = fedpbc.read_run(path).experiment
+    return [{"seed": seed, "minimum": number(smallest_loss(experiment, seed))} for seed in experiment.seeds]
 
 
 def number(value: float) -> str:

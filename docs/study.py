@@ -130,6 +130,11 @@ PROBLEMS: dict[str, tuple[str, Table, Table]] = {
 """Trait that links go by, the experiment without links and methods, and [tune]; a pair is (initial, period)."""
 
 
+SWEPT = ("FedAvg", "FedAU", "FedAWE", "MIFA", "SCAFFOLD", "FedFade", "FedPBC")
+RATES = (0.01, 0.03, 0.1, 0.2, 0.3, 0.5, 1.0)
+"""Of the curves of sensitivity."""
+
+
 def tables() -> dict[str, Table]:
     """Every experiment of the study as a table of TOML, by the name of its file."""
     found = {}
@@ -141,7 +146,19 @@ def tables() -> dict[str, Table]:
         found[f"{problem}_everybody"] = _table(f"{problem}_everybody", common, tuning, settings, some, "all")
         half = {**common, "state_loss": {"round": common["rounds"] // 2, "share": 0.1}}
         found[f"{problem}_lost"] = _table(f"{problem}_lost", half, tuning, [lost], METHODS, "active")
+    found["digits_rates"] = _rates()
     return found
+
+
+def _rates() -> Table:
+    """Some methods over the learning rate, with defaults for all else; nothing is chosen, so nothing is tuned."""
+    trait, common, _ = PROBLEMS["digits"]
+    some = [link for link in links(trait, common["rounds"]) if link["label"] in (REFERENCE, "Markov .97")]
+    swept = {f"{a}, eta {rate}": {**METHODS[a], "learning_rate": rate} for a in SWEPT for rate in RATES}
+    common = {**common, "seeds": [0, 1, 2], "eval_every": 100, "metrics": ["server"]}
+    table = _table("digits_rates", common, {"learning_rate": []}, some, swept, "active")
+    del table["tune"]
+    return table
 
 
 def _table(name: str, common: Table, tuning: Table, links: list[Table], methods: dict[str, Table], compute: str) -> Table:
@@ -165,8 +182,10 @@ def _rate(rate: float | tuple[float, float]) -> float | Table:
 
 def text(name: str, table: Table) -> str:
     """The file of a table."""
-    head = f"# Of the study in docs/comparison.md; written by docs/study.py.\n#     fedpbc tune experiments/study/{name}.toml\n"
-    return f"{head}#     fedpbc run runs/{name}.tuning/tuned.toml\n\n" + tomli_w.dumps(table)
+    file = f"experiments/study/{name}.toml"
+    how = [f"fedpbc tune {file}", f"fedpbc run runs/{name}.tuning/tuned.toml"] if "tune" in table else [f"fedpbc run {file}"]
+    head = ["# Of the study in docs/comparison.md; written by docs/study.py.", *(f"#     {line}" for line in how)]
+    return "\n".join([*head, "", tomli_w.dumps(table)])
 
 
 def main() -> None:

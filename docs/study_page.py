@@ -14,6 +14,7 @@ from scipy.special import stdtrit
 from study import CERTAIN, LOST, METHODS, MIXING, ORACLES, OURS, REFERENCE
 
 from fedpbc.compare.ties import ties
+from fedpbc.plots.palette import COLORS, MARKERS, RESERVED
 
 
 class Shown(NamedTuple):
@@ -47,7 +48,14 @@ def write(data: Path) -> None:
     for problem in ("digits", "mnist_20", "mnist_100"):
         if has(runs, problem):
             made[f"study_{problem}_accuracy"] = outcome_table(runs, problem, "test_accuracy", ".3f", better="higher")
-    made["study_worst"] = outcome_table(runs, "digits", "worst_train_accuracy", ".2f", better="higher", only=TOLD)
+    made["study_worst"] = outcome_table(runs, "digits", "worst_train_accuracy", ".2f", better="higher")
+    made["study_summary"] = summary_table(runs)
+    made["study_cost"] = cost_table(runs, "digits", (REFERENCE, "Markov .97", "spot"))
+    made["study_seen"] = seen_table(runs, "synthetic", (REFERENCE, "Markov .9", "cyclic", "spot"))
+    made["study_minimum"] = minimum_text(data)
+    made["study_choices"] = choices_table(pd.read_csv(data / "study_choices.csv"))
+    made["study_effort"] = effort_text(pd.read_csv(data / "study_seconds.csv"), len(runs))
+    draw_sensitivity(runs, figures / "study_rates.png")
     write_page("comparison", made)
 
 
@@ -136,6 +144,134 @@ def shown(numbers: np.ndarray, digits: str) -> str:
     if digits == ".2g":
         return f"{mean:.2g} ± {half:.1g}" if mean < 10 else f"{mean:.0f} ± {half:.0f}"
     return f"{mean:{digits}} ± {half:{digits}}"
+
+
+def unequal(runs: pd.DataFrame, problem: str) -> list[str]:
+    """The link settings under which clients differ; all but p = 1."""
+    return [links for links in columns_of(runs, problem) if links != CERTAIN]
+
+
+def summary_table(runs: pd.DataFrame) -> str:
+    """Of each method and problem: on how many link settings best or tied, and how far behind the best it is.
+
+    Behind is the loss (distance) divided by the best method's that is told nothing: the median over link settings, and
+    the largest.
+    """
+    problems = [p for p in PROBLEMS if has(runs, p)]
+    lines = []
+    for label in rows_of(runs, problems[0]):
+        cells = [f"*{label}*" if label in ORACLES else label]
+        for problem in problems:
+            metric, columns = PROBLEMS[problem].metric, unequal(runs, problem)
+            first, ratios = 0, []
+            for links in columns:
+                numbers = values(runs, problem, metric, label, links)
+                if not len(numbers):
+                    continue
+                best, tied = judged(runs, problem, metric, links, "lower")
+                first += label == best or label in tied
+                ratios.append(numbers.mean() / values(runs, problem, metric, best or label, links).mean())
+            if not ratios:
+                cells += ["", ""]
+                continue
+            cells += [f"{first} of {len(ratios)}", f"{times(float(np.median(ratios)))}, {times(max(ratios))}"]
+        lines.append(cells)
+    header = [h for p in problems for h in (f"{p.replace('_', ' ')}: best or tied", "behind: median, worst")]
+    return table(["method", *header], lines)
+
+
+def times(ratio: float) -> str:
+    """A ratio with two digits."""
+    if not np.isfinite(ratio):
+        return "diverged"
+    return f"{ratio:.2f}" if ratio < 10 else f"{ratio:.0f}" if ratio < 1000 else "> 1000"
+
+
+def cost_table(runs: pd.DataFrame, problem: str, some: tuple[str, ...]) -> str:
+    """What the target takes, medians over the seeds: rounds, local steps, MB sent by clients, simulated minutes."""
+    lines = []
+    for label in rows_of(runs, problem):
+        cells = [f"*{label}*" if label in ORACLES else label]
+        for links in some:
+            found = [values(runs, problem, f"target_{w}", label, links) for w in ("rounds", "gradient_steps", "bytes_up", "seconds")]
+            if not len(found[0]):
+                cells.append("")
+                continue
+            rounds, steps, sent, seconds = (float(np.median(one)) for one in found)
+            reached = int(np.isfinite(found[0]).sum())
+            if not np.isfinite(rounds):
+                cells.append(f"reached on {reached} of {len(found[0])}")
+            else:
+                cells.append(f"{rounds:.0f}, {steps / 1000:.0f}k, {sent / 1e6:.0f} MB, {seconds / 60:.1f} min")
+        lines.append(cells)
+    return table(["method", *some], lines)
+
+
+def seen_table(runs: pd.DataFrame, problem: str, some: tuple[str, ...]) -> str:
+    """Test accuracy of the server's model over the clients that are there, over all, and over the worst tenth."""
+    lines = []
+    for label in TOLD:
+        cells = [label]
+        for links in some:
+            names = ("active_test_accuracy", "test_accuracy_by_client", "worst_test_accuracy")
+            means = [values(runs, problem, name, label, links).mean() for name in names]
+            cells.append(", ".join(f"{mean:.2f}" for mean in means))
+        lines.append(cells)
+    return table(["method", *(f"{links}: there, all, worst tenth" for links in some)], lines)
+
+
+def minimum_text(data: Path) -> str:
+    """min F of Synthetic(1,1), mean and range over the seeds."""
+    found = pd.read_csv(data / "study_minimum.csv")["minimum"].to_numpy()
+    return f"{found.mean():.3f} ({found.min():.3f} to {found.max():.3f})"
+
+
+def choices_table(chosen: pd.DataFrame) -> str:
+    """The learning rates that were chosen over all link settings, by method and problem: the range, and how many decay."""
+    chosen = chosen[~chosen["name"].str.contains("_lost|_everybody")]
+    names = list(dict.fromkeys(chosen["name"]))
+    lines = []
+    for label in METHODS:
+        cells = [label]
+        for name in names:
+            mine = chosen[(chosen["name"] == name) & (chosen["algorithm"] == label)]
+            rates, falling = mine["learning_rate"], int((mine["schedule"] != "constant").sum())
+            cells.append(f"{rates.min():g} to {rates.max():g}; {falling} of {len(mine)} fall" if len(mine) else "")
+        lines.append(cells)
+    return table(["method", *names], lines)
+
+
+def effort_text(seconds: pd.DataFrame, runs: int) -> str:
+    """How many runs, and how long they took."""
+    by_problem = seconds.assign(total=seconds["tuning"] + seconds["reported"])
+    minutes = by_problem["total"].sum() / 60
+    return f"{runs:,} reported runs; {minutes:.0f} minutes on two cores, tuning included"
+
+
+def draw_sensitivity(runs: pd.DataFrame, path: Path) -> None:
+    """Loss after the last round against the learning rate, a panel per link setting."""
+    swept = runs[runs["problem"] == "digits_rates"].copy()
+    parts = swept["algorithm"].str.extract(r"^(?P<method>.*), eta (?P<eta>.*)$")
+    swept = swept.assign(method=parts["method"], eta=parts["eta"].astype(float))
+    swept["loss"] = np.where(swept["diverged"] == 1, np.inf, swept["train_loss"])
+    columns = list(dict.fromkeys(swept["links"]))
+    figure = Figure(figsize=(5.2 * len(columns), 4), layout="constrained")
+    for ax, links in zip(np.atleast_1d(figure.subplots(1, len(columns), sharey=True)), columns, strict=True):
+        for k, label in enumerate(dict.fromkeys(swept["method"])):
+            mine = swept[(swept["links"] == links) & (swept["method"] == label)]
+            mean = mine.groupby("eta")["loss"].mean()
+            kept = mean[np.isfinite(mean)]
+            color = RESERVED.get(METHODS[label]["name"], COLORS[k % len(COLORS)])
+            ax.plot(kept.index, kept, marker=MARKERS[k % len(MARKERS)], ms=4, lw=1.3, color=color, label=label)
+        ax.set_xscale("log")
+        ax.set_yscale("log")
+        ax.set_title(links, loc="left", fontsize=10)
+        ax.set_xlabel("learning rate (constant)")
+        for side in ("top", "right"):
+            ax.spines[side].set_visible(False)
+    figure.axes[0].set_ylabel("train loss after 600 rounds")
+    figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside right center", frameon=False, fontsize=8)
+    figure.savefig(path, dpi=120)
 
 
 def draw_outcomes(runs: pd.DataFrame, path: Path) -> None:

@@ -14,11 +14,9 @@ from fedpbc.core.types import Array, TimeFunction
 @component
 def constant(context: Context, *, value: Positive) -> TimeFunction:
     """eta_t = value."""
-    return TimeFunction(context.number("value", value), _constant)
-
-
-def _constant(value: Array, t: Array) -> Array:
-    return value
+    number = context.number("value", value)
+    # As inverse_sqrt with an endless period, value / sqrt(t / inf + 1), so that both share a compiled program.
+    return TimeFunction(np.stack([number, np.full_like(number, np.inf)]), _inverse_sqrt)
 
 
 @component
