@@ -122,3 +122,14 @@ def test_a_value_that_is_not_finite_is_not_hidden():
 def test_a_problem_that_cannot_say_is_refused():
     with pytest.raises(ConfigError, match='metrics: "clients" is not measured by this problem'):
         simulated(fedpbc.problems.synthetic(num_clients=5, on_the_fly=True), 0.5, 2)
+
+
+def test_images_that_are_stored_as_bytes_have_them_too():
+    """Of everybody, the active ones' mean is the mean; and no worst tenth is better than it."""
+    images = {"name": "digits", "max_rows": 300, "partition": {"name": "dirichlet", "num_clients": 7, "alpha": 0.5}}
+    run = simulated(fedpbc.problems.classification(images), 1.0, 3)
+    (cell,) = run.cells.values()
+    for name, sign in (("train_loss", -1), ("train_accuracy", 1)):
+        everybody = cell.rows[f"server_{name}"]
+        assert cell.rows[f"server_active_{name}"] == pytest.approx(everybody, rel=1e-9)
+        assert np.all(sign * cell.rows[f"server_worst_{name}"] < sign * everybody)
