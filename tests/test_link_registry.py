@@ -58,6 +58,7 @@ def run_seed(process, seed):
     return links.active, links.prob
 
 
+@pytest.mark.first(4)
 @pytest.mark.parametrize("name", LINKS.registry)
 def test_links_are_the_same_in_both_precisions(tmp_path, name):
     m = 10 * CLIENTS
@@ -72,6 +73,7 @@ def test_links_are_the_same_in_both_precisions(tmp_path, name):
     assert 0 < single.mean() < 1
 
 
+@pytest.mark.first(5)
 @pytest.mark.parametrize("name", LINKS.registry)
 def test_blocks_of_any_length_give_the_same_links(tmp_path, name):
     process = build(tmp_path, name, context(CLIENTS, 6))
@@ -91,6 +93,7 @@ def experiment(links, **changes) -> Experiment:
     return Experiment.from_table(table)
 
 
+@pytest.mark.first(4)
 @pytest.mark.parametrize("precision", ["float32", "float64"])
 @pytest.mark.parametrize("ending", ["npy", "csv"])
 @pytest.mark.parametrize("name", ["markov", "fading", "cyclic"])

@@ -68,6 +68,7 @@ def by_client(values, client):
     return np.mean([values[client == i].mean() for i in range(M) if np.any(client == i)])
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("weights", ["uniform", "samples"])
 def test_evaluation_is_numpy(weights):
     problem = problems.loss(
@@ -134,6 +135,7 @@ def test_unequal_clients_count_by_their_samples():
         np.testing.assert_allclose(run.model()["w"], -0.05 * (share * slopes[0] + (1 - share) * slopes[1]), rtol=1e-12)
 
 
+@pytest.mark.release
 def test_a_loss_per_sample_and_its_mean_are_the_same_run():
     plain = simulate(problems.loss(TESTED, loss=squares, init=init, grad_norm=True))
     mean = simulate(problems.loss(TESTED, loss=mean_square, init=init, grad_norm=True))
@@ -160,6 +162,7 @@ TREES = {
 }
 
 
+@pytest.mark.first(2)
 @pytest.mark.parametrize("name", TREES)
 def test_any_tree_of_parameters_gives_the_same_run(name, tmp_path):
     start, parts = TREES[name]
@@ -231,6 +234,7 @@ def test_the_seed_draws_the_first_parameters():
     assert not np.array_equal(starts[0], starts[2])
 
 
+@pytest.mark.release
 def test_gradients_conform():
     check_problem(problems.loss(TESTED, loss=squares, init=init, grad_norm=True))
     check_problem(problems.loss(DATA, loss=mean_square, init=init, weights="samples"))

@@ -126,6 +126,7 @@ def test_the_conformance_kit_passes_the_stranger(own):
     check_problem(fedpbc.problems.classification(own.blobs(), model=own.tiny))
 
 
+@pytest.mark.release
 def test_from_python_a_stranger_meets_every_method_and_every_link(own, tmp_path, monkeypatch):
     write_inputs(tmp_path)
     monkeypatch.chdir(tmp_path)

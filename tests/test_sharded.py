@@ -41,6 +41,7 @@ def test_the_same_bits_on_any_number_of_devices(compute):
     assert all(result == results[0] for result in results[1:])
 
 
+@pytest.mark.first(5)
 @pytest.mark.parametrize("name", ["synthetic", "classification", "regression", "loss"])
 @pytest.mark.parametrize("num_devices", [2, 3, 7])
 def test_each_device_holds_the_samples_of_its_clients_and_blocks_and_little_more(tmp_path, name, num_devices):
