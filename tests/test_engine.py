@@ -68,6 +68,10 @@ def test_a_process_keeps_only_so_many_programs(table, monkeypatch):
     scarce = run(experiment, devices=1, programs=few)
     assert (len(kept.compiled), kept.num_compiled) == (3, 3)
     assert (len(few.compiled), few.num_compiled) == (2, 6)  # two seeds, each in the order of the algorithms
+    monkeypatch.setattr("fedpbc.core.programs._mappings", lambda: 10**6)
+    crowded = Programs(jax.devices()[:1])
+    run(experiment, devices=1, programs=crowded)
+    assert (len(crowded.compiled), crowded.num_compiled) == (1, 6)  # of one, half goes
     for key, cell in plenty.cells.items():
         assert_same(cell, scarce.cells[key])
 

@@ -23,14 +23,16 @@ from fedpbc.core.types import Array, Models, Pieces
 LAYOUT = 2
 """Of checkpoints, counted up when an older state would go on with other numbers (2: linear models' steps at once)."""
 MAX_PROGRAMS = 128
-"""Programs that are kept: each takes some 300 memory mappings, and a Linux process has 65 530."""
+"""Programs that are kept at most."""
+MAX_MAPPINGS = 40_000
+"""Memory mappings above which programs are let go: each takes 300 to 700, and a Linux process has 65 530."""
 
 
 @dataclass
 class Programs:
     """Compiled programs, one per plan, functions and shapes; shared by all cells of an experiment, and by threads.
 
-    The ``MAX_PROGRAMS`` that were used last are kept.
+    Those that were used last are kept: at most ``MAX_PROGRAMS``, fewer where they take many memory mappings.
     """
 
     devices: Sequence[Any]
@@ -52,8 +54,10 @@ class Programs:
                     return *self.compiled[key], 0.0
             began = time.perf_counter()
             both = self._compile(plan, inputs)
+            crowded = _mappings() > MAX_MAPPINGS
             with self._guard:
-                while len(self.compiled) >= MAX_PROGRAMS:
+                most = len(self.compiled) // 2 if crowded else MAX_PROGRAMS - 1
+                while len(self.compiled) > most:
                     del self.compiled[next(iter(self.compiled))]
                 self.compiled[key] = both
                 self.num_compiled += 1
@@ -114,6 +118,15 @@ class Programs:
             return jax.make_array_from_single_device_arrays(shape, NamedSharding(mesh, spec), parts)
 
         return jax.tree.map(placed, tree)
+
+
+def _mappings() -> int:
+    """Of this process; 0 where nobody counts them."""
+    try:
+        with open("/proc/self/maps", "rb") as file:
+            return sum(1 for _ in file)
+    except OSError:
+        return 0
 
 
 def _own(piece: np.ndarray) -> np.ndarray:
