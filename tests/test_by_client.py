@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import Any
 
@@ -9,6 +10,8 @@ import numpy as np
 import pytest
 
 import fedpbc
+from fedpbc.core.schema import Context
+from fedpbc.data.arrays import Dataset, Scaling
 from fedpbc.errors import ConfigError
 from fedpbc.problems.by_client import worst_and_active
 from fedpbc.runs.draws import write_links
@@ -109,6 +112,23 @@ def test_quadratics_too(tmp_path, condition):
     active = latest_active(run, tmp_path, 6)
     assert cell.rows["server_active_train_loss"][-1] == pytest.approx(each[active].mean(), rel=1e-9)
     assert cell.rows["server_train_loss"][-1] == pytest.approx(each.mean(), rel=1e-9)
+
+
+def test_images_that_stay_bytes_are_measured_like_numbers():
+    labels, owner = RNG.integers(0, 4, 40), np.arange(40) % 6
+    images = RNG.integers(0, 256, (40, 2, 3), dtype=np.uint8)
+    stored = Dataset((images, labels), owner, 6, (images[:9], labels[:9]), owner[:9], scaling=Scaling((1 / 255,)))
+    numbers = dataclasses.replace(
+        stored, scaling=None, train=(images / 255, labels), test=(images[:9] / 255, labels[:9])
+    )
+    models = RNG.normal(size=(1, 4 * 7)).astype(np.float32)
+    sums = []
+    for data in (stored, numbers):
+        problem = fedpbc.problems.classification(data).build(Context(0, np.dtype(np.float32), 1))
+        sums.append(problem.by_client.sums(problem.params, models, np.int32(0)))
+    assert sums[0].keys() == {"train_loss", "train_accuracy", "test_loss", "test_accuracy"}
+    for name, values in sums[0].items():
+        assert values == pytest.approx(np.asarray(sums[1][name]), rel=1e-4), name
 
 
 def test_a_value_that_is_not_finite_is_not_hidden():

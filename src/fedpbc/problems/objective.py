@@ -46,6 +46,8 @@ class Source(NamedTuple):
     """``draw(params, client, key, batch_size) -> samples`` of one client, uniform with replacement."""
     block: Callable[[Any, str, Array, int], dict[str, Any]]
     """``block(params, "train" or "test", block, size)``: ``data`` of so many samples, and a weight [size] by name."""
+    stored: bool = False
+    """``params`` holds the samples, client after client, and how many each has: ``sizes``, ``test_sizes``."""
 
 
 def _draw_stored(params: dict[str, Any], client: Array, key: Array, batch_size: int) -> Any:
@@ -58,7 +60,7 @@ def _block_stored(params: dict[str, Any], part: str, block: Array, size: int) ->
     return block_rows(params[part], block, size)
 
 
-STORED = Source(_draw_stored, _block_stored)
+STORED = Source(_draw_stored, _block_stored, stored=True)
 
 
 @dataclass(frozen=True)
@@ -204,7 +206,7 @@ def problem_from(
         metrics=_metrics,
         client_traits=traits if "num_samples" in traits else {"num_samples": sizes.astype(np.float64), **traits},
         measures=described,
-        by_client=by_client_of(objective, higher) if objective.source is STORED else None,
+        by_client=by_client_of(objective, higher) if objective.source.stored else None,
         several=_several_of(objective),
         work=work or 4.0 * 32 * objective.flat.size,
         tree=objective.flat.tree,
