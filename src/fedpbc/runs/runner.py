@@ -308,7 +308,7 @@ class Grid:
                 results[cell.key] = unpack(directory.path_of(cell) if directory else Path(), stored)
                 self.tell_progress(cell.key, 0, self.experiment.rounds)
                 processes.decided(partial(self._tell_end, cell, results[cell.key]))
-        self.num_workers, seeds_at_once = self._room(left)
+        self.num_workers, seeds_at_once = self.room(left)
         queue = Queue(left, _program, seeds_at_once)
 
         def loop(worker: int) -> None:
@@ -333,7 +333,7 @@ class Grid:
             for callback in self.callbacks:
                 callback.on_cell_end(cell.key, result)
 
-    def _room(self, cells: Sequence[Cell]) -> tuple[int, int]:
+    def room(self, cells: Sequence[Cell]) -> tuple[int, int]:
         """How many cells run side by side, and how many seeds have their data in memory at once."""
         most = min(self.devices or len(self.programs.devices), len(cells)) if self._side_by_side else 1
         if most <= 1:
