@@ -115,9 +115,19 @@ def test_every_method(tmp_path):
     check(names, tmp_path)
 
 
-@pytest.mark.parametrize(
-    "method", ["mifa", *(pytest.param(name, marks=pytest.mark.release) for name in ("fedvarp", "scaffold"))]
-)
+def test_the_resnet_has_a_mean_and_a_variance_for_each_norm():
+    data = fedpbc.data.from_arrays(np.zeros((4, 4, 4, 1), "f4"), np.arange(4) % 2, client=np.arange(4))
+    built = fedpbc.problems.classification(data, model=fedpbc.models.resnet([3, 5], norm="batch")).build(
+        fedpbc.Context(0, np.dtype(np.float32), 1)
+    )
+    assert set(built.buffers["stem"]) == {"norm"}
+    assert [set(block) for (block,) in built.buffers["stages"]] == [{"norm1", "norm2"}, {"norm1", "norm2", "norm3"}]
+    for running in (built.buffers["stem"]["norm"], built.buffers["stages"][0][0]["norm2"]):
+        np.testing.assert_array_equal((running["running_mean"], running["running_var"]), ([0] * 3, [1] * 3))
+
+
+@pytest.mark.release
+@pytest.mark.parametrize("method", ["mifa", "fedvarp", "scaffold"])
 def test_the_statistics_of_the_resnet_are_averaged(method, tmp_path):
     """Every client has one image, so that with steps of almost no length all is known; long steps then leave the
     variances positive, whatever the method makes of the parameters."""
