@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -96,7 +96,9 @@ def _tell_plan(experiment: Experiment, devices: int | None) -> None:
     use_every_core(devices)
     use_cache()
     e = experiment
-    parts = {"link settings": e.links, "methods": e.algorithms, "who computes": e.compute, "seeds": e.seeds}
+    parts: dict[str, list[Any]] = {
+        "link settings": e.links, "methods": e.algorithms, "who computes": e.compute, "seeds": e.seeds
+    }  # fmt: skip
     grid = ", ".join(f"{name} {len(values)}" for name, values in parts.items())
     click.echo(f"{e.name}: {len(e.cells()):,} runs of {e.rounds:,} rounds ({grid})")
     click.echo(estimate(e, devices).line)

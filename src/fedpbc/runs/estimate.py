@@ -131,9 +131,9 @@ def _saved() -> Iterator[list[float]]:
     """The seconds that programs on disk save while the block runs."""
     found: list[float] = []
 
-    def listen(event: str, seconds: float, **_: Any) -> None:
+    def listen(event: str, duration_secs: float, **kwargs: str | int) -> None:
         if event == SAVED:
-            found.append(max(seconds, 0.0))
+            found.append(max(duration_secs, 0.0))
 
     jax.monitoring.register_event_duration_secs_listener(listen)
     try:
