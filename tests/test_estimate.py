@@ -14,6 +14,7 @@ from fedpbc.tuning.plan import plan_of
 from fedpbc.tuning.tune import time_of
 
 
+@pytest.mark.release
 def test_programs_rounds_and_rows_are_those_of_the_run(table):
     table |= {"rounds": 7, "eval_every": 3, "metrics": ["server"]}
     table["links"].append({"name": "markov", "prob": 0.3, "memory": 0.5})
