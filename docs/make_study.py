@@ -27,7 +27,12 @@ from fedpbc.runs.run import Group, Run
 DATA = Path(__file__).resolve().parent / "data"
 CLOCK = Clock(step_seconds=0.05, upload_rate=1e6)
 """A local step takes 50 ms, and a client sends 1 Mbit/s."""
-TARGETS = {"digits": "train_loss=0.5", "synthetic": "train_loss=0.6", "quadratic": "distance=1", "mnist": "train_loss=0.5"}
+TARGETS = {
+    "digits": "train_loss=0.5",
+    "synthetic": "train_loss=0.6",
+    "quadratic": "distance=1",
+    "mnist": "train_loss=0.5",
+}
 PLACES = 6
 """Significant digits that are kept."""
 

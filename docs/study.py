@@ -81,7 +81,12 @@ def links(trait: str, rounds: int) -> list[Table]:
         {"label": "Markov .97", "name": "markov", "prob": prob, "memory": 0.97},
         {"label": "cyclic", "name": "cyclic", "prob": prob, "period": 20},
         {"label": "fading", "name": "fading"},
-        {"label": "diurnal", "name": "bernoulli", "prob": prob, "varying": {"name": "diurnal", "round_seconds": 1800.0}},
+        {
+            "label": "diurnal",
+            "name": "bernoulli",
+            "prob": prob,
+            "varying": {"name": "diurnal", "round_seconds": 1800.0},
+        },
         {"label": "LEO", "name": "leo", "satellites": 2},
         {"label": "absent", "name": "bernoulli", "prob": prob, "varying": absence},
         {"label": "spot", "name": "markov", "prob": rates, "memory": {"name": "spread", "low": 0.5, "high": 0.93}},
@@ -161,7 +166,9 @@ def _rates() -> Table:
     return table
 
 
-def _table(name: str, common: Table, tuning: Table, links: list[Table], methods: dict[str, Table], compute: str) -> Table:
+def _table(
+    name: str, common: Table, tuning: Table, links: list[Table], methods: dict[str, Table], compute: str
+) -> Table:
     rates = [_rate(rate) for rate in tuning["learning_rate"]]
     names = {method["name"] for method in methods.values()}
     grid = {method: own for method, own in OWN_GRIDS.items() if method in names and own}
@@ -183,7 +190,11 @@ def _rate(rate: float | tuple[float, float]) -> float | Table:
 def text(name: str, table: Table) -> str:
     """The file of a table."""
     file = f"experiments/study/{name}.toml"
-    how = [f"fedpbc tune {file}", f"fedpbc run runs/{name}.tuning/tuned.toml"] if "tune" in table else [f"fedpbc run {file}"]
+    how = (
+        [f"fedpbc tune {file}", f"fedpbc run runs/{name}.tuning/tuned.toml"]
+        if "tune" in table
+        else [f"fedpbc run {file}"]
+    )
     head = ["# Of the study in docs/comparison.md; written by docs/study.py.", *(f"#     {line}" for line in how)]
     return "\n".join([*head, "", tomli_w.dumps(table)])
 

@@ -193,7 +193,10 @@ def cost_table(runs: pd.DataFrame, problem: str, some: tuple[str, ...]) -> str:
     for label in rows_of(runs, problem):
         cells = [f"*{label}*" if label in ORACLES else label]
         for links in some:
-            found = [values(runs, problem, f"target_{w}", label, links) for w in ("rounds", "gradient_steps", "bytes_up", "seconds")]
+            found = [
+                values(runs, problem, f"target_{w}", label, links)
+                for w in ("rounds", "gradient_steps", "bytes_up", "seconds")
+            ]
             if not len(found[0]):
                 cells.append("")
                 continue
@@ -282,7 +285,15 @@ def draw_outcomes(runs: pd.DataFrame, path: Path) -> None:
     for ax, problem in zip(np.atleast_1d(figure.subplots(1, len(problems))), problems, strict=True):
         title, metric, digits, _ = PROBLEMS[problem]
         labels, columns = rows_of(runs, problem), columns_of(runs, problem)
-        means = np.array([[values(runs, problem, metric, a, c).mean() if len(values(runs, problem, metric, a, c)) else np.nan for c in columns] for a in labels])
+        means = np.array(
+            [
+                [
+                    values(runs, problem, metric, a, c).mean() if len(values(runs, problem, metric, a, c)) else np.nan
+                    for c in columns
+                ]
+                for a in labels
+            ]
+        )
         told = np.array([label not in ORACLES for label in labels])
         best = np.nanmin(np.where(np.isfinite(means), means, np.nan)[told], axis=0)
         behind = np.clip(np.log10(np.maximum(means, 1e-9) / np.maximum(best, 1e-9)), 0, 1)

@@ -159,3 +159,34 @@ def write_saved(folder: Path, n: int, splits: tuple[str, ...] = (), images: bool
     if splits:
         (folder / "dataset_dict.json").write_text(json.dumps({"splits": list(splits)}))
     return given
+
+
+def write_photos(folder: Path) -> None:
+    """What docs/howto/your-images.md asks for: photos/CLASS/ of 60 PNG and JPEG files, who.csv of 12 devices.
+
+    Sizes differ from photo to photo; devices take part in 15 % to 95 % of 300 rounds, in spells.
+    """
+    from PIL import Image, ImageDraw
+
+    rng = np.random.default_rng(0)
+    for name in ("dent", "fine", "rust", "scratch"):
+        (folder / "photos" / name).mkdir(parents=True)
+        for i in range(60):
+            width, height = rng.integers(40, 65, 2)
+            grey = np.clip(rng.normal(140, 25, (height, width, 3)), 0, 255).astype(np.uint8)
+            image = Image.fromarray(grey)
+            draw = ImageDraw.Draw(image)
+            x, y = rng.uniform(0.2, 0.6, 2) * (width, height)
+            if name == "dent":
+                draw.ellipse([x, y, x + 16, y + 16], fill=(60, 60, 60))
+            elif name == "rust":
+                draw.rectangle([x, y, x + 18, y + 12], fill=(150, 70, 20))
+            elif name == "scratch":
+                draw.line([x, y, x + 25, y - 20], fill=(250, 250, 250), width=3)
+            image.save(folder / "photos" / name / f"{i:03}.{'jpg' if i % 2 else 'png'}")
+    rate = np.linspace(0.15, 0.95, 12)
+    state, lines = rng.random(12) < rate, ["round,client,active"]
+    for t in range(300):
+        state = np.where(rng.random(12) < 0.8, state, rng.random(12) < rate)
+        lines += [f"{t},device-{i:02},{int(on)}" for i, on in enumerate(state)]
+    (folder / "who.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")

@@ -66,6 +66,43 @@ def resnet(params: dict, images: np.ndarray, groups: int) -> np.ndarray:
     return dense([params["dense"]], values.mean(axis=(1, 2)))
 
 
+def batch_norm(images: np.ndarray, norm: np.ndarray, running: dict, training: bool) -> tuple[np.ndarray, dict]:
+    """PyTorch's BatchNorm2d, channel by channel: normalised by the biased variance, the unbiased one is kept."""
+    out, after = np.empty_like(images), {name: values.copy() for name, values in running.items()}
+    for c in range(images.shape[3]):
+        mean, var = running["running_mean"][c], running["running_var"][c]
+        if training:
+            values = images[:, :, :, c].ravel()
+            mean, var = values.mean(), values.var()
+            after["running_mean"][c] += 0.1 * (mean - running["running_mean"][c])
+            after["running_var"][c] += 0.1 * (values.var(ddof=1) - running["running_var"][c])
+        out[:, :, :, c] = (images[:, :, :, c] - mean) / np.sqrt(var + 1e-5) * norm[0, c] + norm[1, c]
+    return out, after
+
+
+def resnet_with_batch_norm(both: tuple[dict, dict], images: np.ndarray, training: bool) -> tuple[np.ndarray, dict]:
+    """(outputs, buffers after it)."""
+    params, kept = both
+
+    def normed(part: dict, old: dict, new: dict, name: str, values: np.ndarray) -> np.ndarray:
+        values, new[name] = batch_norm(values, part[name], old[name], training)
+        return values
+
+    after: dict = {"stem": {}, "stages": tuple(tuple({} for _ in blocks) for blocks in kept["stages"])}
+    values = convolved(images, params["stem"]["conv"])
+    values = relu(normed(params["stem"], kept["stem"], after["stem"], "norm", values))
+    for stage, blocks in enumerate(params["stages"]):
+        for k, block in enumerate(blocks):
+            place = block, kept["stages"][stage][k], after["stages"][stage][k]
+            stride = 2 if stage > 0 and k == 0 else 1
+            inner = relu(normed(*place, "norm1", convolved(values, block["conv1"], stride)))
+            inner = normed(*place, "norm2", convolved(inner, block["conv2"]))
+            if "project" in block:
+                values = normed(*place, "norm3", values[:, ::stride, ::stride] @ block["project"].T)
+            values = relu(inner + values)
+    return dense([params["dense"]], values.mean(axis=(1, 2))), after
+
+
 def sigmoid(z: np.ndarray) -> np.ndarray:
     return 1 / (1 + np.exp(-z))
 

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from network_oracles import resnet_with_batch_norm
 
 import fedpbc
 from fedpbc.algorithms import ALGORITHMS
@@ -70,9 +71,13 @@ def problem():
     return fedpbc.problems.classification(data, model=fedpbc.models.functions(init=init, apply=apply, train=train))
 
 
-def check(names, tmp_path, **options):
+def write_trace(folder):
     rows = [f"{t},{i}\n" for t, i in np.argwhere(ACTIVE)]
-    (tmp_path / "trace.csv").write_text("round,client\n" + "".join(rows))
+    (folder / "trace.csv").write_text("round,client\n" + "".join(rows))
+
+
+def check(names, tmp_path, **options):
+    write_trace(tmp_path)
     run = fedpbc.simulate(
         problem(), links=fedpbc.links.trace(path=tmp_path / "trace.csv", missing_rounds="empty"), algorithm=names,
         rounds=ROUNDS, local_steps=STEPS, learning_rate=2.0, progress=False, eval_every=ROUNDS, **options,
@@ -108,6 +113,55 @@ def test_every_method(tmp_path):
     names = [name for name, factory in ALGORITHMS.registry.items() if not factory.from_outside]
     assert len(names) > 12
     check(names, tmp_path)
+
+
+def test_the_resnet_has_a_mean_and_a_variance_for_each_norm():
+    data = fedpbc.data.from_arrays(np.zeros((4, 4, 4, 1), "f4"), np.arange(4) % 2, client=np.arange(4))
+    built = fedpbc.problems.classification(data, model=fedpbc.models.resnet([3, 5], norm="batch")).build(
+        fedpbc.Context(0, np.dtype(np.float32), 1)
+    )
+    assert set(built.buffers["stem"]) == {"norm"}
+    assert [set(block) for (block,) in built.buffers["stages"]] == [{"norm1", "norm2"}, {"norm1", "norm2", "norm3"}]
+    for running in (built.buffers["stem"]["norm"], built.buffers["stages"][0][0]["norm2"]):
+        np.testing.assert_array_equal((running["running_mean"], running["running_var"]), ([0] * 3, [1] * 3))
+
+
+@pytest.mark.release
+@pytest.mark.parametrize("method", ["mifa", "fedvarp", "scaffold"])
+def test_the_statistics_of_the_resnet_are_averaged(method, tmp_path):
+    """Every client has one image, so that with steps of almost no length all is known; long steps then leave the
+    variances positive, whatever the method makes of the parameters."""
+    images = np.random.default_rng(6).standard_normal((M, 2, 2, 1)).astype("f4")
+    write_trace(tmp_path)
+    data = fedpbc.data.from_arrays(images, np.arange(M) % 2, client=np.arange(M))
+    algorithm = getattr(fedpbc.algorithms, method)()
+    run = fedpbc.simulate(
+        fedpbc.problems.classification(data, model=fedpbc.models.resnet([2], norm="batch")),
+        links=fedpbc.links.trace(path=tmp_path / "trace.csv", missing_rounds="empty"), rounds=ROUNDS,
+        algorithm=[algorithm.using(label=k, learning_rate=v) for k, v in (("still", 1e-12), ("far", 0.5))],
+        local_steps=STEPS, learning_rate=1.0, batch_size=3, metrics=["server"], progress=False, eval_every=ROUNDS,
+    )  # fmt: skip
+    params, found = run.model(algorithm="still")
+    start = jax.tree.map(lambda a: np.zeros(a.shape), found)
+    for block in (start["stem"], *start["stages"][0]):
+        for running in block.values():
+            running["running_var"] += 1
+
+    def trained(buffers, i):
+        for _ in range(STEPS):
+            _, buffers = resnet_with_batch_norm((params, buffers), np.repeat(images[i : i + 1], 3, axis=0), True)
+        return buffers
+
+    server = start
+    for active in ACTIVE:
+        heard = [trained(server, i) for i in np.flatnonzero(active)]
+        server = jax.tree.map(lambda *a: np.mean(a, axis=0), *heard) if heard else server
+    for mine, wanted in zip(*map(jax.tree.leaves, (found, server)), strict=True):
+        np.testing.assert_allclose(mine, wanted, rtol=2e-4, atol=1e-5)
+    moved, far = run.model(algorithm="far")
+    assert not np.allclose(moved["stem"]["conv"], params["stem"]["conv"], atol=1e-2)
+    for block in (far["stem"], *far["stages"][0]):
+        assert all((running["running_var"] > 0).all() for running in block.values())
 
 
 @pytest.mark.release

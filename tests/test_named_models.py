@@ -13,6 +13,7 @@ import pytest
 import fedpbc
 from fedpbc import models
 from fedpbc.core.schema import Context
+from fedpbc.models.resnet import batch_norm
 
 CONTEXT = Context(0, np.dtype(np.float64), 10, (0,))
 KEYS = (Path(__file__).parents[1] / "docs" / "experiments.md").read_text(encoding="utf-8")
@@ -58,6 +59,59 @@ def test_outputs_and_slopes_are_those_of_numpy(name):
     up, down = ((of_numpy(end, images) ** 2).sum() for end in ends)
     slope = sum((a * b).sum() for a, b in zip(*map(jax.tree.leaves, (gradient, direction)), strict=True))
     assert slope == pytest.approx((up - down) / 2e-5, rel=1e-5)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_batch_normalisation_is_numpys_in_training_and_after_it(training):
+    """Outputs, running statistics after the minibatch, and in training the slope through the minibatch's statistics."""
+    rng = np.random.default_rng(1)
+    with jax.enable_x64(True):
+        built, (params, buffers) = drawn(models.resnet([2, 3], norm="batch"), (4, 3, 2), 3)
+        buffers = jax.tree.map(lambda a: np.abs(a) + 0.1, buffers)
+        images = rng.standard_normal((3, 4, 3, 2)) + 0.5
+        direction = jax.tree.map(lambda a: rng.standard_normal(a.shape), params)
+
+        def both(params):
+            def total(params):
+                pair = params, buffers
+                found = built.train(pair, images) if training else (built.outputs(pair, images), buffers)
+                return (found[0] ** 2).sum(), found
+
+            return jax.grad(total, has_aux=True)(params)
+
+        gradient, (outputs, after) = jax.tree.map(np.asarray, jax.jit(both)(params))
+    wanted, kept = oracle.resnet_with_batch_norm((params, buffers), images, training)
+    np.testing.assert_allclose(outputs, wanted.T, rtol=1e-9, atol=1e-9)
+    assert jax.tree.structure(after) == jax.tree.structure(kept)
+    for mine, theirs in zip(*map(jax.tree.leaves, (after, kept)), strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-9)
+    ends = [jax.tree.map(lambda a, b, e=e: a + e * b, params, direction) for e in (1e-5, -1e-5)]
+    up, down = ((oracle.resnet_with_batch_norm((p, buffers), images, training)[0] ** 2).sum() for p in ends)
+    slope = sum((a * b).sum() for a, b in zip(*map(jax.tree.leaves, (gradient, direction)), strict=True))
+    assert slope == pytest.approx((up - down) / 2e-5, rel=1e-5)
+
+
+@pytest.mark.parametrize("values", [1, 6])
+def test_a_layer_of_batch_normalisation_is_pytorchs(values):
+    torch = pytest.importorskip("torch")
+    rng = np.random.default_rng(5)
+    images, norm = rng.standard_normal((2, 3, values, 3)), rng.standard_normal((2, 3))
+    running = {"running_mean": rng.standard_normal(3), "running_var": rng.random(3) + 0.1}
+    layer = torch.nn.BatchNorm2d(3).double()
+    parts = {"weight": norm[0], "bias": norm[1], **running, "num_batches_tracked": np.array(0)}
+    layer.load_state_dict({name: torch.tensor(part) for name, part in parts.items()})
+    out = layer(torch.tensor(images.transpose(0, 3, 1, 2))).detach().numpy().transpose(0, 2, 3, 1)
+    found, after = oracle.batch_norm(images, norm, running, True)
+    np.testing.assert_allclose(found, out, rtol=1e-6, atol=1e-9)
+    for name, part in after.items():
+        np.testing.assert_allclose(part, layer.state_dict()[name].numpy(), rtol=1e-9)
+
+
+def test_one_value_of_a_channel_leaves_its_variance_a_number():
+    """1 sample of 1 pixel: n - 1 would be 0, which PyTorch refuses."""
+    running = {"running_mean": np.zeros(2), "running_var": np.ones(2)}
+    _, after = batch_norm(np.ones((2, 2)), np.ones((2, 1, 1, 1)), running, training=True)
+    np.testing.assert_allclose(after["running_var"], 0.9)
 
 
 SIZES = {  # name: (shape of a sample, outputs)

@@ -19,7 +19,7 @@ from waiting import PATIENCE, wait_until
 
 import fedpbc as package
 from fedpbc.algorithms import ALGORITHMS
-from fedpbc.algorithms.grids import OWN
+from fedpbc.algorithms.grids import OWN, PLAIN_STEP
 from fedpbc.core.schema import options_of
 from fedpbc.core.types import Measure
 from fedpbc.errors import ConfigError, FedpbcError
@@ -333,6 +333,35 @@ def test_an_option_that_an_entry_is_about_stays(table):
         ("adam", 0.03, 0.5), ("adam", 0.1, 0.5), ("adam", 0.3, 0.5)
     ]  # fmt: skip
     assert scaffold.axes["server_learning_rate"] == [0.6, 2.0, 6.0]
+
+
+def test_focus_is_tuned_around_a_step_as_long_as_plain_ones(table):
+    """Its default, 1, is m / s times as long, and the more clients the longer."""
+    table["problem"]["num_clients"] = 60
+    table["algorithms"] = [
+        {"name": "focus"},
+        {"name": "focus", "label": "more steps", "local_steps": 15},
+        {"name": "focus", "label": "set by hand", "server_learning_rate": 0.02},
+        {"name": "focus", "label": "stated", "local_steps": 6},
+    ]
+    table["tune"] = {"grid": {"stated": {"server_learning_rate": [1.0]}}}
+    axes = [m.axes["server_learning_rate"] for m in plan_of(Experiment.from_table(table)).methods]
+    assert axes == [[0.015, 0.05, 0.15], [0.075, 0.25, 0.75], [0.006, 0.02, 0.06], [1.0]]
+
+
+def test_a_plain_step_of_focus_goes_as_far_as_fedavg_s():
+    """On one quadratic for all, everybody heard: the first model of FOCUS with eta_g = s / m, s = 1, is FedAvg's."""
+    m = 8
+    rate = PLAIN_STEP["focus"](1, m)
+    problem = package.problems.quadratic(num_clients=m, dim=3)
+    models = [
+        package.simulate(
+            problem, links=package.links.bernoulli(prob=1.0), algorithm=algorithm, rounds=1, local_steps=1,
+            learning_rate=0.1, precision="float64", progress=False,
+        ).model()
+        for algorithm in (package.algorithms.focus(server_learning_rate=rate), package.algorithms.fedavg())
+    ]  # fmt: skip
+    np.testing.assert_allclose(models[0], models[1], rtol=1e-12)
 
 
 def test_the_table_of_own_options_is_of_options_that_are_there():

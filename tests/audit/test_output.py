@@ -13,6 +13,7 @@ import pytest
 
 from fedpbc.audit import ParticipationLog, audit, evidence, read_log
 from fedpbc.audit.comparison import compare
+from fedpbc.audit.numbers import percent
 from fedpbc.audit.rules import HARMLESS, RULES
 from fedpbc.errors import ConfigError
 from fedpbc.experiment.overrides import parse_override
@@ -106,6 +107,30 @@ def test_how_many_more_rounds_it_takes():
     assert longer.bias.total_variation_by_chance == pytest.approx(HARMLESS, rel=0.2)
     advice = next(entry for entry in found.advice if entry.rule == "by-chance")
     assert f"After {more:,} more rounds" in advice.reason
+
+
+def test_who_evaluates_is_said_where_it_is_uneven(fedpbc, tmp_path):
+    """The say of those heard least, by plain loops; of a log that is even, or too short to tell, nothing is said."""
+    table = drawn(np.r_[np.full(4, 0.9), np.full(5, 0.1)], 300, 0)
+    say = np.zeros(9)
+    rounds = [row for row in table if row.any()]
+    for row in rounds:
+        say[row] += 1 / row.sum() / len(rounds)
+    least = sum(sorted(say)[:4])
+    found = audit(ParticipationLog.from_matrix(table)).bias
+    assert found.rarest_half == pytest.approx(least)
+    assert least < 0.1
+    write(tmp_path / "uneven.csv", table)
+    write(tmp_path / "even.csv", drawn(np.full(9, 0.5), 3000, 0))
+    write(tmp_path / "short.csv", drawn(np.full(9, 0.4), 12, 0))
+    told = {}
+    for name in ("uneven", "even", "short"):
+        _, out, _ = fedpbc("audit", f"{name}.csv")
+        page = (tmp_path / f"audit-{name}" / "audit.html").read_text()
+        told[name] = ["evaluated by the clients that are heard" in " ".join(text.split()) for text in (out, page)]
+        if name == "uneven":
+            assert f"4 of 9 clients heard least have {percent(least)} of the say" in " ".join(out.split())
+    assert told == {"uneven": [True, True], "even": [False, False], "short": [False, False]}
 
 
 def test_the_distance_is_halved_when_the_report_says_so():

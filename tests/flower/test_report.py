@@ -16,7 +16,7 @@ from fedpbc.errors import ConfigError
 from fedpbc.flower import MIFA, DebiasedFedAvg, FedAU, FedPBC, FedPBCCorrected, FedStale, FedVARP
 from fedpbc.io.journal import Journal
 from fedpbc.io.participation import read_participation
-from fedpbc.plots.deployment import STATES, describe_deployment, draw_deployment, read_deployment
+from fedpbc.plots.deployment import STATES, describe_deployment, draw_deployment, read_deployment, warnings_of
 
 M, ROUNDS = 4, 6
 ACTIVE = np.array([[1, 1, 0, 0], [0, 0, 0, 0], [1, 1, 1, 1], [1, 0, 1, 0], [0, 1, 0, 0], [1, 1, 1, 0]], bool)
@@ -32,6 +32,26 @@ def test_the_numbers_are_those_of_the_logs(directory):
     found = dict(describe_deployment(read_deployment(directory)))
     assert found["rounds"] == "6, 1 of them without anybody"
     assert found["clients"] == f"4, on average {ACTIVE.sum(axis=1).mean():.1f} heard in a round"
+
+
+def test_a_mean_over_those_heard_is_said_to_be_one_and_how_uneven(fedpbc, directory):
+    """The say of a client by plain loops; nothing where the server evaluated, or there is no number."""
+    evaluation = directory / "evaluation.jsonl"
+    evaluation.unlink(missing_ok=True)
+    for t in (2, 3, 4):
+        Journal(evaluation).append({"round": t, "clients": {"accuracy": 0.5}})
+    say = np.zeros(M)
+    for t in (2, 3, 4):
+        for i in np.flatnonzero(ACTIVE[t]):
+            say[i] += 1 / 3 / ACTIVE[t].sum()
+    least, away = np.sort(say)[:2].sum(), np.abs(say - 1 / M).sum() / 2
+    assert 0.05 < away < least < 0.45
+    (line,) = warnings_of(read_deployment(directory))
+    assert line.startswith("accuracy: evaluated by the clients that were heard, not by all: the 2 of 4 heard least")
+    assert f"have {least:.0%} of the say, and {away:.0%} of it is with other clients" in line
+    assert f"warning: {line}\n" in fedpbc("report", str(directory))[2]
+    Journal(evaluation).append({"round": 5, "server": {"accuracy": 0.4}})
+    assert warnings_of(read_deployment(directory)) == []
 
 
 def test_every_client_has_a_row_and_every_round_a_column(directory):

@@ -148,6 +148,7 @@ def _bias(log: ParticipationLog, stats: PerClient, scatter: float) -> Bias:
         total_variation=_distance(weight, np.full(m, 1 / m)),
         total_variation_theoretical=_distance(theory, np.full(m, 1 / m)),
         total_variation_by_chance=chance, more_rounds_to_tell=_more_rounds(log, chance),
+        rarest_half=float(np.sort(weight)[: m // 2].sum()),
         total_variation_to_sizes=None if log.sizes is None else _distance(weight, log.sizes / log.sizes.sum()),
         most_over=tuple(_entry(log, weight, i) for i in order[::-1][:NAMED] if weight[i] * m > 1),
         most_under=tuple(_entry(log, weight, i) for i in order[:NAMED] if weight[i] * m < 1),

@@ -10,7 +10,7 @@ import numpy as np
 from fedpbc.audit import figures, heat
 from fedpbc.audit.markup import client_id, client_ids, figure, paragraph, table
 from fedpbc.audit.numbers import count, cycle_of, in_rounds, in_whole_rounds, left, number, p_value, percent, times
-from fedpbc.audit.rules import HARMFUL, HARMLESS
+from fedpbc.audit.rules import HARMFUL, HARMLESS, of_evaluations
 from fedpbc.audit.types import Autocorrelation, ClientWeight
 from fedpbc.audit.view import View
 from fedpbc.io.participation.log import ParticipationLog
@@ -123,7 +123,7 @@ def biased(view: View) -> str:
             " Measured against the clients' sample sizes instead of equal weights,"
             f" {percent(found.total_variation_to_sizes)} is misplaced."
         )
-    parts = [paragraph(text)]
+    parts = [paragraph(each) for each in (text, of_evaluations(found)) if each]
     if found.by_group:
         rows = [
             (client_id(each.group), percent(each.share_of_clients), percent(each.weight), times(each.ratio))

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from fedpbc.audit.evidence import link_of
 from fedpbc.audit.numbers import in_whole_rounds, percent
-from fedpbc.audit.types import Advice, Findings, Participation
+from fedpbc.audit.types import Advice, Bias, Findings, Participation
 from fedpbc.io.participation.reading import as_option
 from fedpbc.io.participation.source import STANDARD_INPUT
 
@@ -154,6 +154,18 @@ def _replay(findings: Findings, more: str) -> str:
 def _again(findings: Findings) -> str:
     new = "fedpbc audit NEW_LOG"
     return new if findings.log.counts_only else f"{new} --before {_source(findings)}"
+
+
+def of_evaluations(found: Bias) -> str:
+    """What the weights do to an evaluation by the clients that are heard; "" where they are even, or may be."""
+    if found.total_variation <= max(HARMLESS, found.total_variation_by_chance):
+        return ""
+    m = len(found.realised_weight)
+    return (
+        f"A model that is evaluated by the clients that are heard is judged with these weights too: the {m // 2:,} of "
+        f"{m:,} clients heard least have {percent(found.rarest_half)} of the say. Where their data differ, such a mean "
+        "is optimistic."
+    )
 
 
 def _until_told(findings: Findings) -> str:

@@ -21,6 +21,7 @@ from fedpbc.audit.numbers import (
     share,
     times,
 )
+from fedpbc.audit.rules import of_evaluations
 from fedpbc.audit.types import Advice, Bias, Findings, Mixing, Participation, Stationarity
 
 LONGEST_ID = 24
@@ -135,6 +136,7 @@ def _biased(found: Bias | None) -> Iterable[str]:
             f"{_short(g.group)} {percent(g.weight)} for {percent(g.share_of_clients)} of clients" for g in ends
         )
         yield f"By group: {text}."
+    yield from filter(None, [of_evaluations(found)])
 
 
 def _steady(found: Stationarity) -> Iterable[str]:

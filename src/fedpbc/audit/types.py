@@ -121,6 +121,8 @@ class Bias:
     total_variation_by_chance: float
     more_rounds_to_tell: int
     """Rounds like these until clients that are all alike would give no more than what is harmless; 0: they do now."""
+    rarest_half: float
+    """The weight of the floor(m/2) clients with the smallest weights, .5 if all are alike."""
     total_variation_to_sizes: float | None
     most_over: tuple[ClientWeight, ...]
     most_under: tuple[ClientWeight, ...]

@@ -104,7 +104,7 @@ def _report_tuning(folder: Path, out: Path) -> None:
 
 def _report_deployment(folder: Path, out: Path) -> None:
     from fedpbc.io.whole import make_folder
-    from fedpbc.plots.deployment import describe_deployment, draw_deployment, read_deployment
+    from fedpbc.plots.deployment import describe_deployment, draw_deployment, read_deployment, warnings_of
     from fedpbc.plots.style import save
 
     deployment = read_deployment(folder)
@@ -114,4 +114,6 @@ def _report_deployment(folder: Path, out: Path) -> None:
     width = max(len(what) for what, _ in lines)
     for what, much in lines:
         click.echo(f"{what:{width}}  {much}")
+    for line in warnings_of(deployment):
+        click.echo(f"warning: {line}", err=True)
     click.echo(f"{out}: figure.png, figure.svg")

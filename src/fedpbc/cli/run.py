@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 )
 @click.option("--coordinator", envvar="FEDPBC_COORDINATOR", metavar="HOST:PORT", help="Where process 0 is reached.")
 @click.option("--import", "imports", multiple=True, metavar="FILE.py", help="Run a file that registers components.")
+@click.option("--plan", "only_plan", is_flag=True, help="Say what would be run and about how long it takes, and end.")
 @click.option("--markdown", is_flag=True, help="Print the table as Markdown.")
 @click.option("--latex", is_flag=True, help="Print the table as LaTeX (booktabs).")
 @click.option("--quiet", is_flag=True, help="No progress.")
@@ -57,6 +58,7 @@ def run(
     process: int | None,
     coordinator: str | None,
     imports: tuple[str, ...],
+    only_plan: bool,
     markdown: bool,
     latex: bool,
     quiet: bool,
@@ -66,6 +68,9 @@ def run(
     loaded = load(experiment, overrides, seeds, imports)
     if cells is not None:
         loaded = loaded.only(cells, "--cells")
+    if only_plan:
+        _tell_plan(loaded, devices)
+        return
     out = out or _usual_folder(experiment, loaded, resume)
     if str(out) == ".":
         raise ConfigError("--out: must name a folder of its own, not the current one")
@@ -79,6 +84,24 @@ def run(
     if processes is not None and process != 0:
         return
     print_run(result, out, markdown, latex)
+
+
+def _tell_plan(experiment: Experiment, devices: int | None) -> None:
+    """The grid in numbers, and about how long it takes."""
+    optional("jax", "fedpbc run --plan")
+    from fedpbc.runs.cache import use_cache
+    from fedpbc.runs.estimate import estimate
+    from fedpbc.simulation import use_every_core
+
+    use_every_core(devices)
+    use_cache()
+    e = experiment
+    parts: dict[str, list[Any]] = {
+        "link settings": e.links, "methods": e.algorithms, "who computes": e.compute, "seeds": e.seeds
+    }  # fmt: skip
+    grid = ", ".join(f"{name} {len(values)}" for name, values in parts.items())
+    click.echo(f"{e.name}: {len(e.cells()):,} runs of {e.rounds:,} rounds ({grid})")
+    click.echo(estimate(e, devices).line)
 
 
 def _join(processes: int, process: int | None, coordinator: str | None, devices: int | None) -> None:

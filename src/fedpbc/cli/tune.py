@@ -18,7 +18,7 @@ from fedpbc.errors import ConfigError
 @click.option("--out", type=click.Path(path_type=Path), metavar="DIR", help="Folder [default: runs/NAME.tuning].")
 @click.option("--resume", is_flag=True, help="Go on in DIR after an interruption, or with --extend.")
 @click.option("--extend", is_flag=True, help="Go beyond the grid where the best step size is at its edge.")
-@click.option("--plan", "only_plan", is_flag=True, help="Say what would be tried and what it costs, and end.")
+@click.option("--plan", "only_plan", is_flag=True, help="Say what would be tried and about how long it takes, and end.")
 @click.option(
     "--devices", type=click.IntRange(min=1), metavar="N", help="Cores (or accelerators) to use [default: all]."
 )
@@ -45,15 +45,19 @@ def tune(
     from fedpbc.tuning.page import plan_lines, result_lines
     from fedpbc.tuning.plan import plan_of
 
-    for line in plan_lines(plan_of(loaded), grids=only_plan):
+    plan = plan_of(loaded)
+    for line in plan_lines(plan, grids=only_plan):
         click.echo(line, err=not only_plan)
-    if only_plan:
-        return
     out = out or Path("runs") / f"{loaded.name}.tuning"
     if str(out) == ".":
         raise ConfigError("--out: must name a folder of its own, not the current one")
+    from fedpbc.tuning.tune import time_of
     from fedpbc.tuning.tune import tune as search
 
+    if only_plan or not (quiet or resume):
+        click.echo(time_of(plan, devices).line, err=not only_plan)
+    if only_plan:
+        return
     found = search(loaded, out, resume=resume, extend=extend, devices=devices, progress=not quiet)
     for line in result_lines(found.record):
         click.echo(line)

@@ -36,6 +36,10 @@ class Deployment:
     heard: list[set[str]]
     curves: dict[str, list[tuple[int, float]]]
     """Metric -> (round, value): evaluated by the server, else by the clients, else of their training."""
+    measured: str
+    """By whom the curves were: "server", "clients", or "train", by the clients that trained."""
+    measured_in: tuple[int, ...]
+    """The rounds of the curves."""
 
 
 def read_deployment(path: Path) -> Deployment:
@@ -53,9 +57,12 @@ def read_deployment(path: Path) -> Deployment:
         names |= set(line["catching_up"]) | {entry["client"] for entry in [*line["refused"], *line["failed"]]}
     names = {name for name in names if not UNMET.fullmatch(name)}
     evaluations = Journal(path / "evaluation.jsonl").lines()
+    lines = {"server": evaluations, "clients": evaluations, "train": list(metrics.values())}
+    measured = next((kind for kind in lines if _curves(lines[kind], kind)), "train")
+    curves = _curves(lines[measured], measured)
     return Deployment(
-        path, sorted(names, key=_natural), [metrics[t] for t in rounds], [heard[t] for t in rounds],
-        _curves(evaluations, "server") or _curves(evaluations, "clients") or _curves(list(metrics.values()), "train"),
+        path, sorted(names, key=_natural), [metrics[t] for t in rounds], [heard[t] for t in rounds], curves, measured,
+        tuple(sorted({t - 1 for points in curves.values() for t, _ in points})),
     )  # fmt: skip
 
 
@@ -172,6 +179,29 @@ def describe_deployment(deployment: Deployment) -> list[tuple[str, str]]:
         ("sent, received", f"{_bytes(total('bytes_down'))}, {_bytes(total('bytes_up'))}"),
         ("seconds a round, median", f"{np.median([line['seconds'] for line in rounds]):.1f}"),
         *last,
+    ]
+
+
+def warnings_of(deployment: Deployment) -> list[str]:
+    """What the numbers cannot be trusted with: that they are means over the clients that replied, and how uneven.
+
+    A client's say is the mean over the rounds with numbers of 1{heard} / |heard|; evenly it were 1/m.
+    """
+    if deployment.measured == "server" or not deployment.curves:
+        return []
+    heard = {line["round"]: names for line, names in zip(deployment.rounds, deployment.heard, strict=True)}
+    asked = [heard[t] for t in deployment.measured_in if heard.get(t)]
+    m = len(deployment.clients)
+    if not asked or m < 2:
+        return []
+    say = {name: sum((name in names) / len(names) for names in asked) / len(asked) for name in deployment.clients}
+    least = sum(sorted(say.values())[: m // 2])
+    what = "evaluated" if deployment.measured == "clients" else "measured in training"
+    away = sum(abs(value - 1 / m) for value in say.values()) / 2
+    return [
+        f"{', '.join(deployment.curves)}: {what} by the clients that were heard, not by all: the {m // 2} of {m} heard "
+        f"least have {least:.0%} of the say, and {away:.0%} of it is with other clients than if all had the same. "
+        "Where their data differ it is optimistic; evaluate_fn on the server is not (docs/audit.md)"
     ]
 
 

@@ -121,4 +121,4 @@ def _block(params: dict[str, Any], part: str, block: Array, size: int) -> dict[s
     }
 
 
-SOURCE = Source(_draw, _block, stored=False)
+SOURCE = Source(_draw, _block)

@@ -46,8 +46,8 @@ class Source(NamedTuple):
     """``draw(params, client, key, batch_size) -> samples`` of one client, uniform with replacement."""
     block: Callable[[Any, str, Array, int], dict[str, Any]]
     """``block(params, "train" or "test", block, size)``: ``data`` of so many samples, and a weight [size] by name."""
-    stored: bool = True
-    """Whether blocks are rows of all clients one after another; else they are generated, by client."""
+    stored: bool = False
+    """``params`` holds the samples, client after client, and how many each has: ``sizes``, ``test_sizes``."""
 
 
 def _draw_stored(params: dict[str, Any], client: Array, key: Array, batch_size: int) -> Any:
@@ -60,7 +60,7 @@ def _block_stored(params: dict[str, Any], part: str, block: Array, size: int) ->
     return block_rows(params[part], block, size)
 
 
-STORED = Source(_draw_stored, _block_stored)
+STORED = Source(_draw_stored, _block_stored, stored=True)
 
 
 @dataclass(frozen=True)

@@ -31,4 +31,4 @@ def source_of(scaling: Scaling | None) -> Source:
         rows = STORED.block(params, part, block, size)
         return {**rows, "data": scaled(scaling, rows["data"], rows["pooled"].dtype)}
 
-    return Source(draw, block)
+    return Source(draw, block, stored=True)

@@ -82,6 +82,7 @@ class Traits(Mapping[str, np.ndarray]):
         return ", ".join(names) + (f", column:NAME ({', '.join(columns[:8])}{more})" if columns else "")
 
     def shown_labels(self) -> list[str]:
+        """The name of each label; its number where it has none."""
         if self.counts is None:
             return []
         numbers = [str(label) for label in range(self.counts.shape[1])]

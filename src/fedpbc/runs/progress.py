@@ -97,7 +97,7 @@ def _lines(stream: TextIO, count: _Count) -> Iterator[None]:
     def speak() -> None:
         while not ended.wait(LINE_SECONDS):
             share = count.done / max(count.total, 1)
-            left = f", about {_duration((time.monotonic() - began) * (1 - share) / share)} left" if share > 0.01 else ""
+            left = f", about {duration((time.monotonic() - began) * (1 - share) / share)} left" if share > 0.01 else ""
             with suppress(OSError, ValueError):  # nobody reads any more: no reason to end the run
                 stream.write(f"{count.text()}: {count.done:,} of {count.total:,} rounds{left}\n")
                 stream.flush()
@@ -111,5 +111,6 @@ def _lines(stream: TextIO, count: _Count) -> Iterator[None]:
         thread.join()
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
+    """In whole seconds or minutes."""
     return f"{seconds:,.0f} s" if seconds < 120 else f"{seconds / 60:,.0f} min"

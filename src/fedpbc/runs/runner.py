@@ -34,7 +34,7 @@ from fedpbc.runs.provenance import made_with
 from fedpbc.runs.run import COUNTS, CellResult, Run
 from fedpbc.runs.stamps import changed_since, stamps_of
 from fedpbc.runs.structure import structure_of, structure_of_leaves
-from fedpbc.runs.workers import Queue, work
+from fedpbc.runs.workers import Queue, by_program, work
 
 MOST_MEMORY, MODELS_OF_A_CELL = 0.5, 6
 """Cells run side by side within this share of the memory; a cell is taken to need so many times its client models,
@@ -308,7 +308,9 @@ class Grid:
                 results[cell.key] = unpack(directory.path_of(cell) if directory else Path(), stored)
                 self.tell_progress(cell.key, 0, self.experiment.rounds)
                 processes.decided(partial(self._tell_end, cell, results[cell.key]))
-        self.num_workers, seeds_at_once = self._room(left)
+        self.num_workers, seeds_at_once = self.room(left)
+        if seeds_at_once >= len(self.experiment.seeds):
+            left = by_program(left, _program)
         queue = Queue(left, _program, seeds_at_once)
 
         def loop(worker: int) -> None:
@@ -333,7 +335,7 @@ class Grid:
             for callback in self.callbacks:
                 callback.on_cell_end(cell.key, result)
 
-    def _room(self, cells: Sequence[Cell]) -> tuple[int, int]:
+    def room(self, cells: Sequence[Cell]) -> tuple[int, int]:
         """How many cells run side by side, and how many seeds have their data in memory at once."""
         most = min(self.devices or len(self.programs.devices), len(cells)) if self._side_by_side else 1
         if most <= 1:
@@ -343,6 +345,9 @@ class Grid:
         state = MODELS_OF_A_CELL * problem.num_clients * problem.init.nbytes
         room = MOST_MEMORY * total_memory()
         workers = int(max(1, min(most, (room - data) // max(state, 1))))
+        seeds = len(self.experiment.seeds)
+        if 2 * seeds * data + workers * state < room:
+            return workers, seeds
         return workers, 2 if 3 * data + workers * state < room else 1  # the next one is drawn on the host and copied
 
     def _device(self, worker: int) -> int:

@@ -17,11 +17,12 @@ class Stopped(Exception):
 
 
 class Queue:
-    """The cells that are left, in order; those of one seed before those of the next."""
+    """The cells that are left, in order; those of one seed before those of the next, unless the data of all fit."""
 
     def __init__(self, cells: Sequence[Cell], program: Callable[[Cell], Hashable], seeds_at_once: int) -> None:
         """``program``: equal for cells that will likely share a compiled program."""
         self._left, self._program, self._seeds_at_once = list(cells), program, seeds_at_once
+        self._all_at_once = seeds_at_once >= len({cell.seed for cell in cells})
         self._running: list[Cell] = []
         self._compiling: set[Hashable] = set()
         self._compiled: set[Hashable] = set()
@@ -39,7 +40,7 @@ class Queue:
                 seeds = {cell.seed for cell in self._running}
                 first = self._left[0].seed
                 if first in seeds or len(seeds) < self._seeds_at_once:
-                    ready = [cell for cell in self._left if cell.seed == first]
+                    ready = self._left if self._all_at_once else [cell for cell in self._left if cell.seed == first]
                     free = [cell for cell in ready if self._program(cell) not in self._compiling]
                     cell = (free or ready)[0]
                     self._left.remove(cell)
@@ -75,6 +76,14 @@ class Queue:
         """Raises Stopped."""
         if self._stopping:
             raise Stopped
+
+
+def by_program(cells: Sequence[Cell], program: Callable[[Cell], Hashable]) -> list[Cell]:
+    """Those that share a program after one another, so that it is still there: a process keeps some of many."""
+    places: dict[Hashable, int] = {}
+    for cell in cells:
+        places.setdefault(program(cell), len(places))
+    return sorted(cells, key=lambda cell: places[program(cell)])
 
 
 def work(queue: Queue, num_workers: int, loop: Callable[[int], None]) -> None:

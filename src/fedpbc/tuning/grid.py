@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedpbc.algorithms.grids import OWN
+from fedpbc.algorithms.grids import OWN, PLAIN_STEP
 from fedpbc.core.schedules import constant, inverse_sqrt
 from fedpbc.core.schema import Component, options_of
 from fedpbc.errors import ConfigError, shorten, suggest
@@ -30,15 +30,16 @@ def axes_of(experiment: Experiment, algorithm: Component[Any]) -> dict[str, list
     """What is tried of a method: name of a setting or an option -> its values. Raises ConfigError."""
     tune = experiment.tune or {}
     axes = {"learning_rate": list(tune["learning_rate"] or _rates(experiment, algorithm))}
-    axes |= _server(algorithm, tune["server"])
     options = options_of(algorithm.factory)
+    given = tune["grid"] or {}
+    key = algorithm.label if algorithm.label in given else algorithm.name
+    stated = "server_learning_rate" in given.get(key, {})
+    axes |= _server(algorithm, tune["server"], None if stated else _plain_step(experiment, algorithm))
     axes |= {
         name: values
         for name, values in OWN.get(algorithm.name, {}).items()
         if algorithm.options[name] == options[name].default
     }
-    given = tune["grid"] or {}
-    key = algorithm.label if algorithm.label in given else algorithm.name
     for name, values in given.get(key, {}).items():
         here = f"tune.grid.{key}"
         if isinstance(values, list) and not values:
@@ -111,11 +112,23 @@ def _rates(experiment: Experiment, algorithm: Component[Any]) -> list[Component[
     return [*(constant(value=rate) for rate in rates), *decaying]
 
 
-def _server(algorithm: Component[Any], factors: Sequence[float]) -> dict[str, list[Any]]:
-    """The axis of the server's step size, where the method has one."""
+def _plain_step(experiment: Experiment, algorithm: Component[Any]) -> float | None:
+    """``PLAIN_STEP`` of a method whose server step size is its default; it needs the problem, to know m."""
+    default = options_of(algorithm.factory).get("server_learning_rate")
+    if algorithm.name not in PLAIN_STEP or default is None:
+        return None
+    if algorithm.options["server_learning_rate"] != default.default:
+        return None
+    problem = experiment.problem.build(experiment.context((experiment.tune or {})["seeds"][0]))
+    return PLAIN_STEP[algorithm.name](experiment.setting(algorithm, "local_steps"), problem.num_clients)
+
+
+def _server(algorithm: Component[Any], factors: Sequence[float], plain: float | None) -> dict[str, list[Any]]:
+    """The axis of the server's step size, where the method has one: multiples of ``plain``, None: of its own."""
     options = algorithm.options
     if "server_learning_rate" in options:
-        return {"server_learning_rate": [_tidy(factor * options["server_learning_rate"]) for factor in factors]}
+        own = options["server_learning_rate"] if plain is None else plain
+        return {"server_learning_rate": [_tidy(factor * own) for factor in factors]}
     if "server" not in options:
         return {}
     server = options["server"]

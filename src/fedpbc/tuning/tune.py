@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedpbc.core.outside import refuse_while_importing
 from fedpbc.core.schema import Component
@@ -22,6 +22,9 @@ from fedpbc.tuning.budget import ranked, score_of
 from fedpbc.tuning.grid import RATES, Point, beyond, edge_of
 from fedpbc.tuning.plan import Method, Plan, plan_of
 from fedpbc.tuning.record import Tuning, record_of
+
+if TYPE_CHECKING:
+    from fedpbc.runs.estimate import Estimate
 
 MOST_EXTENSIONS = 6
 """How often a grid is extended beyond its edge, at most."""
@@ -113,6 +116,19 @@ def tune(
                     directory.cells.rmdir()
                 directory.close()
     return found
+
+
+def time_of(plan: Plan, devices: int | None = None) -> Estimate:
+    """About how long a tuning will take, without what ``extend`` adds. Raises ConfigError."""
+    optional("jax", "fedpbc.tune()")
+    use_every_core(devices)
+    from fedpbc.runs.cache import use_cache
+    from fedpbc.runs.estimate import estimate
+
+    use_cache()
+    variants = [method.variant(i) for method in plan.methods for i in range(len(method.points))]
+    whole = plan.rung(plan.experiment.links, variants, plan.lengths[-1])
+    return estimate(whole, devices, plan.rounds, 2 * plan.runs)
 
 
 def _opened(folder: Path, experiment: Experiment, resume: bool) -> RunDirectory:
