@@ -6,7 +6,7 @@ BIN = $(VENV)/bin
 NEW_ENOUGH = import sys; sys.exit(sys.version_info < (3, 11) and "fedpbc needs Python 3.11 or later; try: make PYTHON=python3.11")
 PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo deploy-demo test test-release mutants torch lint docs notebooks results bench bench-short clean
+.PHONY: demo deploy-demo test test-release mutants torch lint docs notebooks results study comparison bench bench-short clean
 
 # Fig. 2 and Fig. 3 of the paper, with fewer seeds, rows and rounds than `fedpbc run counterexample` and `synthetic`.
 demo: $(VENV)/.simulation
@@ -50,6 +50,14 @@ notebooks: $(VENV)/.ready
 # Regenerates docs/results.md and its figures (about 32 minutes on two idle cores).
 results: $(VENV)/.ready
 	$(BIN)/python docs/make_results.py
+
+# Runs the study of docs/comparison.md, or goes on with it, and writes docs/data/; --plan says how long that takes.
+study: $(VENV)/.ready
+	$(BIN)/python docs/make_study.py run
+
+# Writes docs/comparison.md and its pictures from docs/data/.
+comparison: $(VENV)/.ready
+	$(BIN)/python docs/make_study.py page
 
 # Has its own environment, with PyTorch; makes one more for each of the other frameworks. Rewrites docs/performance.md.
 bench: .venv-bench/.ready

@@ -18,11 +18,11 @@ from typing import Any
 import numpy as np
 import study_page
 from comparison import smallest_loss
-from study import FILES, PROBLEMS, tables
+from study import FILES, tables
 
 import fedpbc
 from fedpbc.compare.targets import Clock, Target, reached
-from fedpbc.runs.run import Group, Run
+from fedpbc.runs.run import Run
 
 DATA = Path(__file__).resolve().parent / "data"
 CLOCK = Clock(step_seconds=0.05, upload_rate=1e6)

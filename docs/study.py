@@ -72,6 +72,7 @@ def links(trait: str, rounds: int) -> list[Table]:
     """Eleven link settings; in all but p = 1, fading and LEO who is heard depends on what is learnt."""
     prob = {"name": "by_trait", "trait": trait, "low": 0.1, "high": 0.9}
     rates = {"name": "spread", "low": 0.04, "high": 0.98, "trait": trait}
+    day = {"name": "diurnal", "round_seconds": 1800.0}
     absence = {"name": "absence", "first": rounds // 2, "rounds": 200, "share": 0.1}
     return [
         {"label": CERTAIN, "name": "bernoulli", "prob": 1.0},
@@ -85,7 +86,7 @@ def links(trait: str, rounds: int) -> list[Table]:
             "label": "diurnal",
             "name": "bernoulli",
             "prob": prob,
-            "varying": {"name": "diurnal", "round_seconds": 1800.0},
+            "varying": day,
         },
         {"label": "LEO", "name": "leo", "satellites": 2},
         {"label": "absent", "name": "bernoulli", "prob": prob, "varying": absence},

@@ -11,7 +11,7 @@ from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from page import DOCS, write_page
 from scipy.special import stdtrit
-from study import CERTAIN, LOST, METHODS, MIXING, ORACLES, OURS, REFERENCE
+from study import CERTAIN, METHODS, MIXING, ORACLES, OURS, REFERENCE
 
 from fedpbc.compare.ties import ties
 from fedpbc.plots.palette import COLORS, MARKERS, RESERVED
@@ -230,7 +230,7 @@ def minimum_text(data: Path) -> str:
 
 
 def choices_table(chosen: pd.DataFrame) -> str:
-    """The learning rates that were chosen over all link settings, by method and problem: the range, and how many decay."""
+    """The learning rates chosen over all link settings, by method and problem: the range, and how many fall."""
     chosen = chosen[~chosen["name"].str.contains("_lost|_everybody")]
     names = list(dict.fromkeys(chosen["name"]))
     lines = []

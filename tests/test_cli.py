@@ -18,7 +18,6 @@ from fedpbc.experiment.load import load_experiment, shipped_experiments
 from fedpbc.links import LINKS
 from fedpbc.problems import PROBLEMS
 
-
 LONG = {"rivals": pytest.mark.release}
 """It compiles every method, each of which other tests run."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from fedpbc.experiment.grid import Experiment
 from fedpbc.experiment.load import load_experiment
 
 FOLDER = Path(__file__).resolve().parents[1] / "experiments"
+sys.path.insert(0, str(FOLDER.parent / "docs"))
 CIFAR = sorted(FOLDER.glob("cifar10_*.toml"))
 SMALL = {"rounds": 2, "local_steps": 1, "batch_size": 2, "seeds": [0], "eval_every": 1}
 
@@ -33,6 +35,19 @@ def test_on_a_folder_in_cifars_format(path, tmp_path):
 @pytest.mark.parametrize("path", CIFAR, ids=lambda path: path.stem)
 def test_every_method_and_the_network_itself(path, tmp_path):
     check(small(path, tmp_path, {}), tmp_path)
+
+
+def test_files_of_the_study_are_what_its_program_writes_and_can_be_tuned():
+    import study
+
+    tables = study.tables()
+    assert {path.stem for path in study.FILES.glob("*.toml")} == set(tables)
+    for name, table in tables.items():
+        path = study.FILES / f"{name}.toml"
+        assert path.read_text(encoding="utf-8") == study.text(name, table)
+        experiment = load_experiment(path)
+        assert (experiment.tune is None) == ("tune" not in table)
+        assert not set(experiment.seeds) & set((experiment.tune or {}).get("seeds", ()))
 
 
 def small(path: Path, folder: Path, more: dict[str, Any]) -> Experiment:
