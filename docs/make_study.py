@@ -33,6 +33,9 @@ TARGETS = {
     "quadratic": "distance=1",
     "mnist": "train_loss=0.5",
 }
+EARLY = 100
+"""The round after which evaluation by those who are there is compared with that of all."""
+SEEN = ("active_train_accuracy", "train_accuracy", "worst_train_accuracy")
 PLACES = 6
 """Significant digits that are kept."""
 
@@ -107,6 +110,7 @@ def outcomes(name: str, run_: Run) -> Iterator[dict[str, Any]]:
         spent = reached(run_, group, target, CLOCK)
         for i, key in enumerate(run_.select(**group._asdict())):
             rows = run_.cells[key].rows
+            early = int(np.searchsorted(rows["round"], EARLY))
             half = rows[f"server_{target.metric}"][len(rows["round"]) // 2 :]
             yield {
                 "problem": name.removesuffix("_everybody").removesuffix("_lost"),
@@ -115,6 +119,7 @@ def outcomes(name: str, run_: Run) -> Iterator[dict[str, Any]]:
                 "diverged": int(key in run_.diverged),
                 **{m: number(rows[f"server_{m}"][-1]) for m in metrics if f"server_{m}" in rows},
                 f"largest_{target.metric}": number(half.max()),
+                **{f"early_{m}": number(rows[f"server_{m}"][early]) for m in SEEN if f"server_{m}" in rows},
                 "gradient_steps": int(rows["gradient_steps"][-1]),
                 "mb_up": number(rows["bytes_up"][-1] / 1e6),
                 **{f"target_{what}": number(values[i]) for what, values in zip(spent._fields, spent, strict=True)},
