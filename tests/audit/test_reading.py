@@ -194,7 +194,7 @@ def test_times_are_asked_for_and_become_rounds(tmp_path, active, ending, unit, s
     log = read_log(path, round_seconds=300)
     assert (log.num_rounds, log.first_round) == (T, 0)
     np.testing.assert_array_equal(matrix(log), active)
-    assert f"a round is floor(time in {unit} / {300 * scale:,}), counted from the first, which is 0" in log.notes
+    assert f"a round is floor(time / 300 s), counted from the first, which is 0; times are in {unit}" in log.notes
     halves = read_log(path, round_seconds=150, missing_rounds="empty")
     np.testing.assert_array_equal(matrix(halves)[::2], active)
 

@@ -185,13 +185,13 @@ def _rounds_of_times(
     ends = [int(end) for part in (times, listed) if len(part) for end in (part.min(), part.max())]
     step, start, unit = length_of_round(path, max(ends), table)
     first = (min(ends) - start) // step
-    since = f" - {table.reading.round_start}" if table.reading.round_start is not None else ""
-    note = (
-        f"a round is floor((time{since}) in {unit} / {step:,})"
-        if since
-        else f"a round is floor(time in {unit} / {step:,})"
+    start_of_round = table.reading.round_start
+    time = "time" if start_of_round is None else f"(time - {start_of_round})"
+    as_numbers = table.clock is None or table.clock.kind in (None, "whole")  # else the file says the unit itself
+    table.notes.append(
+        f"a round is floor({time} / {table.reading.round_seconds:,.12g} s), counted from the first, which is 0"
+        + (f"; times are in {unit}" if as_numbers else "")
     )
-    table.notes.append(f"{note}, counted from the first, which is 0")
     return (times.astype(np.int64) - start) // step - first, (listed - start) // step - first
 
 
