@@ -380,3 +380,10 @@ def test_the_command_takes_the_options(fedpbc, tmp_path, active):
     found = json.loads((tmp_path / "audit-log" / "audit.json").read_text())
     assert (found["log"]["unknown_rounds"], found["log"]["dropped_duplicates"]) == (1, 1)
     assert found["participation"]["rate"] == pytest.approx(np.delete(active, 9, axis=0).mean(0).tolist())
+
+
+def test_a_table_without_names_says_that_columns_have_numbers(tmp_path, active):
+    path = write(tmp_path / "log.csv", ["0", "a", "1"], [(t, NAMES[i], 1) for t, i in np.argwhere(active)])
+    with pytest.raises(ConfigError, match=r"; --columns round=NAME,client=NAME says .*and numbers, round=1,client=2"):
+        read_log(path)
+    assert read_log(path, columns="round=1,client=2,active=3").num_rounds == T
