@@ -26,7 +26,7 @@ CLIENTS, MIN_REPLIES, AT_START = 10, 0.7, 6
 MINUTES = float(os.environ.get("FEDPBC_LONG_MINUTES", "60"))
 SEED = int(os.environ.get("FEDPBC_LONG_SEED", "1"))
 MOST_AT_ONCE = 3
-"""Clients with a fault at a time."""
+"""Clients with a fault at a time, and faults that begin while a round is open."""
 AGAIN = 15.0
 """Seconds until a SuperNode that was refused is started again: to start takes seconds of processor time."""
 
@@ -43,6 +43,8 @@ class Chaos:
         self.hit: Counter[str] = Counter()
         self.at_server = 0
         """Rounds that were closed when a server was killed last: the next one may close two, however slow it is."""
+        self.round, self.begun = -1, 0
+        """Rounds that are closed, and faults since the last was: so rounds close, however slow the machine is."""
         self.undo: list[tuple[float, int, object]] = []
         """(when, client, how)."""
 
@@ -51,6 +53,10 @@ class Chaos:
 
     def begin(self) -> None:
         """One more fault of a client that has none, or of the server."""
+        if self.deployed.closed() > self.round:
+            self.round, self.begun = self.deployed.closed(), 0
+        if self.begun >= MOST_AT_ONCE:
+            return
         free = sorted(set(range(CLIENTS)) - {client for _, client, _ in self.undo})
         if len(free) <= CLIENTS - MOST_AT_ONCE:
             return
@@ -79,6 +85,7 @@ class Chaos:
         elif not deployment.kill_serverapp():
             return
         self.hit[fault] += 1
+        self.begun += 1
         if fault in ("server", "superlink"):
             self.at_server = self.deployed.closed()
         self.undo.append((time.monotonic() + self.rng.uniform(5, 40), client, undo))
@@ -108,8 +115,9 @@ def test_an_hour_under_the_supervisor_is_algorithm_2(local_deployment, tmp_path)
         command = [sys.executable, "-m", "fedpbc", "flower", "run", str(APP), local_deployment.CONNECTION]
         with open(tmp_path / "supervisor.log", "w") as log:
             supervisor = subprocess.Popen(
-                [*command, "--directory", str(deployed.directory), "--run-config", config, "--every", "10"],
+                [*command, "--directory", str(deployed.directory), "--run-config", config, "--every", "30"],
                 env=deployment._environment("cli"), stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
+                start_new_session=True,
             )  # fmt: skip
             try:
                 deployed.wait_closed(2)
