@@ -9,7 +9,7 @@ from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 
-PATIENCE = 150
+PATIENCE = 60
 """Seconds; twice as many from a heartbeat to the next."""
 MODULES = [f"flwr.supercore.corestate.{name}" for name in ("in_memory_corestate", "sql_corestate")]
 
