@@ -6,7 +6,7 @@ BIN = $(VENV)/bin
 NEW_ENOUGH = import sys; sys.exit(sys.version_info < (3, 11) and "fedpbc needs Python 3.11 or later; try: make PYTHON=python3.11")
 PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo deploy-demo test test-release mutants torch lint docs notebooks results study comparison bench bench-short clean
+.PHONY: demo deploy-demo test test-release test-newest-flwr mutants torch lint docs notebooks results study comparison bench bench-short clean
 
 # Fig. 2 and Fig. 3 of the paper, with fewer seeds, rows and rounds than `fedpbc run counterexample` and `synthetic`.
 demo: $(VENV)/.simulation
@@ -26,6 +26,12 @@ test: $(VENV)/.ready
 test-release: $(VENV)/.ready
 	$(BIN)/python -m pytest -n 2 -m release
 
+# The Flower tests against the newest flwr of the index, whatever pyproject.toml pins, in an environment of its own. It may
+# fail: its last line says the version and the verdict. FLWR='--nightly' or '--version 1.43.0' for another.
+test-newest-flwr:
+	$(PYTHON) -c '$(NEW_ENOUGH)'
+	$(PYTHON) tests/newest_flwr.py $(FLWR)
+
 # Breaks the package in one place after another, in a copy, and shows that a test notices (half an hour on two cores).
 mutants: .venv/.ready
 	$(BIN)/python tests/run_mutants.py -j 2
@@ -33,6 +39,10 @@ mutants: .venv/.ready
 # PyTorch (CPU is enough) for the tests of examples/pytorch_mnist, which are skipped without it.
 torch: $(VENV)/.ready
 	$(PIP) torch==2.13.0
+
+# Hugging Face, for the release tests of its quickstart, which say that it is missing where it is.
+transformers: torch
+	$(PIP) transformers==5.24.0
 
 lint: $(VENV)/.ready
 	$(BIN)/ruff check .

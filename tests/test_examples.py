@@ -8,13 +8,8 @@ import importlib.util
 import json
 import logging
 import os
-import signal
-import socket
-import subprocess
 import sys
-import time
 import tomllib
-import urllib.request
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -24,7 +19,8 @@ import oracle
 import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MessageType, RecordDict
 from flwr.clientapp import ClientApp
-from waiting import PATIENCE, wait_until
+from ray_simulation import superlink
+from waiting import PATIENCE
 
 from fedpbc.flower import InProcessGrid
 from fedpbc.flower.wire.protocol import TRAIN, Order
@@ -126,70 +122,16 @@ def require_torch() -> None:
 # Whole runs in Flower's simulation.
 
 
-def wait_for(url: str, process: subprocess.Popen) -> None:
-    def answers() -> bool:
-        assert process.poll() is None, "the SuperLink ended"
-        try:
-            urllib.request.urlopen(url, timeout=60).close()
-        except OSError:
-            return False
-        return True
-
-    wait_until(answers, f"no answer from {url}")
-
-
-def processes_with(text: str) -> set[int]:
-    """Those whose environment holds ``text``: what was started with it, and what that started, Ray included."""
-    found = set()
-    for environ in Path("/proc").glob("[0-9]*/environ"):
-        try:
-            if text.encode() in environ.read_bytes():
-                found.add(int(environ.parent.name))
-        except OSError:
-            continue
-    return found
-
-
 @pytest.fixture
 def flwr_run(tmp_path: Path) -> Iterator[Any]:
-    """``flwr run`` as examples/README.md has it, with a SuperLink of its own that is gone afterwards."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
-    environment = os.environ | {
-        "FLWR_HOME": str(tmp_path / "flwr"),
-        "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": port,
-        "FLWR_TELEMETRY_ENABLED": "0",
-        "FLWR_DISABLE_UPDATE_CHECK": "1",
-        "RAY_USAGE_STATS_ENABLED": "0",
-        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
-    }
-    superlink = ["flower-superlink", "--insecure", "--simulation", "--disable-runtime-dependency-installation"]
-    with open(tmp_path / "superlink.log", "w") as log:
-        process = subprocess.Popen([*superlink, "--port", port], env=environment, stdout=log, stderr=log)
+    with superlink(tmp_path) as run:
 
-    def run(app: str, **overrides: Any) -> str:
-        config = run_config(app) | {"round-deadline": PATIENCE}
-        config |= {key.replace("_", "-"): value for key, value in overrides.items()}
-        changes = " ".join(f"{key}={json.dumps(value)}" for key, value in config.items())
-        command = ["flwr", "run", str(EXAMPLES / app), "--stream", "--run-config", changes]
-        command += ["--federation-config", f"num-supernodes={config['num-clients']}"]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE)
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
+        def run_app(app: str, **overrides: Any) -> str:
+            config = run_config(app) | {"round-deadline": PATIENCE}
+            config |= {key.replace("_", "-"): value for key, value in overrides.items()}
+            return run(EXAMPLES / app, config, config["num-clients"])
 
-    try:
-        wait_for(f"http://127.0.0.1:{port}/health", process)
-        yield run
-    finally:
-        process.send_signal(signal.SIGTERM)
-        deadline = time.monotonic() + 300
-        while (left := processes_with(environment["FLWR_HOME"])) and time.monotonic() < deadline:
-            time.sleep(0.2)
-        for pid in left:
-            os.kill(pid, signal.SIGKILL)
-        process.wait()
-        assert not left
+        yield run_app
 
 
 @pytest.mark.slow

@@ -105,6 +105,7 @@ def findings_of(log: ParticipationLog) -> Findings:
         total_variation=float(np.abs(weight - 1 / m).sum() / 2),
         total_variation_theoretical=float(np.abs(theory - 1 / m).sum() / 2),
         more_rounds_to_tell=0, total_variation_by_chance=0.05,
+            rarest_half=float(np.sort(weight)[: m // 2].sum()),
         total_variation_to_sizes=None, most_over=tuple(map(entry, by_weight[::-1][:10])),
         most_under=tuple(map(entry, by_weight[:10])), by_group=_groups(log, weight),
     )  # fmt: skip

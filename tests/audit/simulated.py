@@ -1,10 +1,12 @@
 """Simulated logs and what the audit says of them: the figures of docs/audit.md.
 
-python tests/audit/simulated.py          # the table of docs/audit.md: 400 logs of 500 rounds and 100 clients each
+python tests/audit/simulated.py          # the table of docs/audit.md: 200 logs of 500 rounds and 100 clients each
+python tests/audit/simulated.py 50       # of fewer logs
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -143,10 +145,11 @@ def study(name: str, logs: int, rounds: int, m: int, hide: bool = False) -> Stud
 
 
 if __name__ == "__main__":
+    logs = int(sys.argv[1]) if len(sys.argv) > 1 else 200
     print("| logs | coverage | drift | drifting clients named | others named | memory | period |")
     print("|---|---:|---:|---:|---:|---:|---:|")
     for kind, hide in [*((kind, False) for kind in KINDS), *((kind, True) for kind in HIDDEN)]:
-        s = study(kind, logs=400, rounds=500, m=100, hide=hide)
+        s = study(kind, logs, rounds=500, m=100, hide=hide)
         named = "" if np.isnan(s.named) else f"{s.named:.3f}"
         cells = (f"{s.coverage:.4f}", f"{s.drift_alarms:.3f}", named, f"{s.falsely_named:.5f}",
                  f"{s.memory_alarms:.3f}", f"{s.period_alarms:.3f}")  # fmt: skip

@@ -166,8 +166,11 @@ def iso(zone=UTC):
 
 
 @pytest.mark.parametrize(("name", "write", "note"), [
-    ("time", iso(), "in microseconds"),
-    ("timestamp", lambda s: f"{s:.3f}", "in microseconds"),
+    ("time", iso(), "a round is floor(time / 30 s), counted from the first, which is 0"),
+    ("timestamp", lambda s: f"{s:.3f}", "times are in seconds"),
+    ("ts", lambda s: f"{s * 1000:.2f}", "times are in milliseconds"),
+    ("ts", lambda s: f"{s * 1e9:.17e}", "times are in nanoseconds"),
+    ("ts", lambda s: f"{s * 1e9:.1f}", "times are in nanoseconds"),
     ("ts", lambda s: int(1000 * s), "in milliseconds"),
     ("TS", lambda s: datetime.fromtimestamp(s, UTC).strftime("%Y-%m-%d %H:%M:%S,%f"), "times have no zone"),
 ])  # fmt: skip
@@ -178,7 +181,7 @@ def test_times_become_rounds(tmp_path, name, write, note, ending):
     keys = (name.lower(), "client")
     as_json = json.dumps([dict(zip(keys, line, strict=True)) for line in lines]).encode()
     path.write_bytes(separated(",", (name, "client"), lines) if ending == "csv" else as_json)
-    with pytest.raises(ConfigError, match=r"holds times in .*--round-seconds .*--round-gap auto"):
+    with pytest.raises(ConfigError, match=r"holds times.*: --round-seconds .*--round-gap auto"):
         read_log(path)
     log = read_log(path, round_seconds=30)
     np.testing.assert_array_equal(matrix(log), ACTIVE)

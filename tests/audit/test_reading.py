@@ -194,7 +194,7 @@ def test_times_are_asked_for_and_become_rounds(tmp_path, active, ending, unit, s
     log = read_log(path, round_seconds=300)
     assert (log.num_rounds, log.first_round) == (T, 0)
     np.testing.assert_array_equal(matrix(log), active)
-    assert f"a round is floor(time in {unit} / {300 * scale:,}), counted from the first, which is 0" in log.notes
+    assert f"a round is floor(time / 300 s), counted from the first, which is 0; times are in {unit}" in log.notes
     halves = read_log(path, round_seconds=150, missing_rounds="empty")
     np.testing.assert_array_equal(matrix(halves)[::2], active)
 
@@ -380,3 +380,10 @@ def test_the_command_takes_the_options(fedpbc, tmp_path, active):
     found = json.loads((tmp_path / "audit-log" / "audit.json").read_text())
     assert (found["log"]["unknown_rounds"], found["log"]["dropped_duplicates"]) == (1, 1)
     assert found["participation"]["rate"] == pytest.approx(np.delete(active, 9, axis=0).mean(0).tolist())
+
+
+def test_a_table_without_names_says_that_columns_have_numbers(tmp_path, active):
+    path = write(tmp_path / "log.csv", ["0", "a", "1"], [(t, NAMES[i], 1) for t, i in np.argwhere(active)])
+    with pytest.raises(ConfigError, match=r"; --columns round=NAME,client=NAME says .*and numbers, round=1,client=2"):
+        read_log(path)
+    assert read_log(path, columns="round=1,client=2,active=3").num_rounds == T

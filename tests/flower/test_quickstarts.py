@@ -1,8 +1,10 @@
-"""Apps in the form of Flower's quickstarts (NumPy, scikit-learn, PyTorch): nothing but the two lines changes."""
+"""Apps in the form of Flower's quickstarts (NumPy, scikit-learn, PyTorch, Hugging Face): two lines change, no more."""
 
 from __future__ import annotations
 
+import inspect
 import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,8 +12,11 @@ import pytest
 from flwr.app import Context, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
+from ray_simulation import superlink
+from waiting import PATIENCE
 
 from fedpbc.flower import InProcessGrid
+from fedpbc.io.whole import read_arrays
 
 M, ROUNDS = 4, 6
 
@@ -92,6 +97,32 @@ FRAMEWORKS = {
     arrays = ArrayRecord(model.state_dict())
 """,
     },
+    "transformers": {  # a random network: nothing is downloaded
+        "imports": """
+import numpy as np, torch
+from transformers import AutoModelForSequenceClassification, BertConfig
+
+def network():
+    sizes = dict(hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8)
+    config = BertConfig(vocab_size=8, max_position_embeddings=4, num_labels=2, **sizes)
+    torch.manual_seed(0)
+    return AutoModelForSequenceClassification.from_config(config).double()
+""",
+        "initial": "ArrayRecord(network().state_dict())",
+        "train": """
+    model = network().train()
+    model.load_state_dict(msg.content["arrays"].to_torch_state_dict(), strict=True)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    torch.manual_seed(1000 * i + t)
+    words = torch.tensor(np.digitize(X, [-1, 0, 1, 2]))
+    samples = torch.utils.data.TensorDataset(words, torch.tensor(y))
+    for ids, labels in torch.utils.data.DataLoader(samples, batch_size=8, shuffle=True):
+        model(input_ids=ids, attention_mask=torch.ones_like(ids), labels=labels).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    arrays = ArrayRecord(model.state_dict())
+""",
+    },
 }
 
 
@@ -102,17 +133,21 @@ def data(i: int) -> tuple[np.ndarray, np.ndarray]:
     return rng.normal(size=(len(y), 3)) + y[:, None], y
 
 
-def apps(framework: str, strategy: str = "") -> tuple[ClientApp, ServerApp, list[np.ndarray]]:
-    """As it is, or with two lines changed and what they import."""
+def texts(framework: str, strategy: str = "", mods: str = "fedpbc_mod") -> tuple[str, str]:
+    """Client and server as they are, or with two lines changed and what they import."""
     client, server = CLIENT.format(**FRAMEWORKS[framework]), SERVER.format(**FRAMEWORKS[framework])
     if strategy:
-        client = _changed(client, "@app.train()", "@app.train(mods=[fedpbc_mod])")
-        client = f"from fedpbc.flower import fedpbc_mod\n{client}"
+        client = _changed(client, "@app.train()", f"@app.train(mods=[{mods}])")
+        client = f"from fedpbc.flower import drop_by_trace, fedpbc_mod\n{client}"
         server = _changed(server, "FedAvg(fraction_evaluate=1.0)", strategy)
         server = _changed(server, "from flwr.serverapp.strategy import FedAvg", "from fedpbc.flower import *")
+    return client, server
+
+
+def apps(framework: str, strategy: str = "") -> tuple[ClientApp, ServerApp, list[np.ndarray]]:
     final: list[np.ndarray] = []
     spaces: list[dict[str, Any]] = [{"data": data}, {"final": final}]
-    for text, space in zip((client, server), spaces, strict=True):
+    for text, space in zip(texts(framework, strategy), spaces, strict=True):
         exec(compile(text, framework, "exec"), space)
     return spaces[0]["app"], spaces[1]["app"], final
 
@@ -129,9 +164,9 @@ def run(parts: tuple[ClientApp, ServerApp, list[np.ndarray]], **links: Any) -> l
     return final
 
 
-@pytest.fixture(params=FRAMEWORKS)
+@pytest.fixture(params=[*list(FRAMEWORKS)[:-1], pytest.param("transformers", marks=pytest.mark.release)])
 def framework(request):
-    pytest.importorskip(request.param)
+    pytest.importorskip(request.param, reason=f"{request.param} is not installed")
     return request.param
 
 
@@ -143,10 +178,16 @@ def test_two_lines_and_the_models_are_flowers(framework):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("strategy", ["FedPBC", "FedAU", "FedVARP"])
-def test_two_lines_and_links_may_fail(framework, strategy, tmp_path):
+def links() -> np.ndarray:
+    """[t, i]; in the last round everybody is heard."""
     active = np.random.default_rng(5).random((ROUNDS, M)) < 0.6
     active[-1] = True
+    return active
+
+
+@pytest.mark.parametrize("strategy", ["FedPBC", "FedAU", "FedVARP"])
+def test_two_lines_and_links_may_fail(framework, strategy, tmp_path):
+    active = links()
     options = f"round_deadline=60, num_clients={M}, min_available_nodes={M}, directory={str(tmp_path)!r}"
     final = run(apps(framework, f"{strategy}({options})"), uplink=lambda t, name: bool(active[t, int(name)]))
     assert all(np.isfinite(array).all() for array in final)
@@ -155,3 +196,50 @@ def test_two_lines_and_links_may_fail(framework, strategy, tmp_path):
     assert heard == [[str(i) for i in np.flatnonzero(row)] for row in active]
     evaluated = [json.loads(line)["clients"] for line in (tmp_path / "evaluation.jsonl").read_text().splitlines()]
     assert evaluated[-1]["first"] == pytest.approx(float(final[0].flat[0]), rel=1e-6)
+
+
+PROJECT = """
+[project]
+name = "quickstart"
+version = "1.0.0"
+[tool.flwr.app]
+publisher = "nobody"
+[tool.flwr.app.components]
+serverapp = "quickstart.server_app:app"
+clientapp = "quickstart.client_app:app"
+[tool.flwr.app.config]
+rounds = 1
+"""
+
+
+def written(folder: Path, framework: str, strategy: str, trace: Path) -> Path:
+    """The app as files."""
+    client, server = texts(framework, strategy, mods=f"drop_by_trace({str(trace)!r}), fedpbc_mod")
+    package = folder / "quickstart"
+    package.mkdir(parents=True)
+    (folder / "pyproject.toml").write_text(PROJECT)
+    (package / "__init__.py").touch()
+    (package / "client_app.py").write_text(f"from quickstart.data import data\n{client}")
+    (package / "server_app.py").write_text(f"final = []\n{server}")
+    (package / "data.py").write_text(f"import numpy as np\n\n{inspect.getsource(data)}")
+    return folder
+
+
+@pytest.mark.release
+def test_flwr_run_in_flowers_simulation_gives_the_model_of_one_process(framework, tmp_path):
+    pytest.importorskip("ray", reason="flwr[simulation] is not installed")
+    active, trace, out = links(), tmp_path / "trace.csv", tmp_path / "out"
+    rows = [f"{t},{i},{int(up)}" for (t, i), up in np.ndenumerate(active)]
+    trace.write_text("\n".join(["round,client,active", *rows]) + "\n")
+    common = f"round_deadline={PATIENCE}, num_clients={M}, min_available_nodes={M}"
+    app = written(tmp_path / "app", framework, f"FedPBC({common}, directory={str(out)!r})", trace)
+    with superlink(tmp_path) as flwr_run:
+        flwr_run(app, {"rounds": ROUNDS}, M)
+    heard = [json.loads(line)["clients"] for line in (out / "participation.jsonl").read_text().splitlines()]
+    assert heard == [[str(i) for i in np.flatnonzero(row)] for row in active]
+
+    expected = run(apps(framework, f"FedPBC({common})"), uplink=lambda t, name: bool(active[t, int(name)]))
+    latest = json.loads((out / "checkpoint.json").read_text())["latest"]
+    stored = read_arrays(out / "arrays" / f"{latest}.npz", "")
+    for i, array in enumerate(expected):
+        np.testing.assert_allclose(stored[f"a{i}"], array, rtol=1e-9, atol=1e-12)

@@ -151,11 +151,13 @@ def _number_rounds(path: Source, rounds: np.ndarray, table: Table, times: bool) 
 def _which_length(there: np.ndarray, table: Table) -> str:
     """Times without a length of a round: ask, with one that is likely."""
     assert table.clock is not None
-    unit, each = table.clock.unit(int(there[-1]))
+    each = table.clock.unit(int(there[-1]))[1]
+    unit = table.clock.unit_in_file(int(there[-1]))
     likely = likely_length(there)
     length = f"{float(f'{likely / each:.3g}'):.12g}" if likely else "N"
     return (
-        f"column {table.columns.roles.moment} holds times in {unit}: {table.reading.spell('round_seconds', length)} "
+        f"column {table.columns.roles.moment} holds times{f' in {unit}' * bool(unit)}: "
+        f"{table.reading.spell('round_seconds', length)} "
         f"makes rounds of that length of them, {table.reading.spell('round_gap', 'auto')} tells rounds from pauses"
     )
 
@@ -185,13 +187,14 @@ def _rounds_of_times(
     ends = [int(end) for part in (times, listed) if len(part) for end in (part.min(), part.max())]
     step, start, unit = length_of_round(path, max(ends), table)
     first = (min(ends) - start) // step
-    since = f" - {table.reading.round_start}" if table.reading.round_start is not None else ""
-    note = (
-        f"a round is floor((time{since}) in {unit} / {step:,})"
-        if since
-        else f"a round is floor(time in {unit} / {step:,})"
+    start_of_round = table.reading.round_start
+    time = "time" if start_of_round is None else f"(time - {start_of_round})"
+    if table.clock is not None:
+        unit = table.clock.unit_in_file(max(ends))
+    table.notes.append(
+        f"a round is floor({time} / {table.reading.round_seconds:,.12g} s), counted from the first, which is 0"
+        + (f"; times are in {unit}" if unit else "")
     )
-    table.notes.append(f"{note}, counted from the first, which is 0")
     return (times.astype(np.int64) - start) // step - first, (listed - start) // step - first
 
 

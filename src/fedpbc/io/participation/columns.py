@@ -253,6 +253,11 @@ class Roles:
             f"column {role} is missing{suggest(role, names)}; the first line must be round,client,active or "
             "round,client (time may stand for round, start,end for an interval, a column for every client for "
             f"client), is {shown}; {self._columns} says what they are called"
+            + (
+                ", and numbers, round=1,client=2, where there is no such line"
+                if any(each.isdigit() for each in names)
+                else ""
+            )
         )
 
 

@@ -17,7 +17,7 @@ OPEN = np.iinfo(np.int64).max
 """The end of an interval that has none."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _WHOLE = re.compile(r"\d{1,19}")
-_NUMBER = re.compile(r"\d{1,18}(\.\d*)?([eE]\+?\d\d?)?")
+_NUMBER = re.compile(r"\d{1,19}(\.\d*)?([eE]\+?\d\d?)?")
 
 
 def unit_of(largest: int) -> tuple[str, int]:
@@ -39,11 +39,18 @@ class Clock:
         self.kind: str | None = None
         """whole, fraction or iso, from the first value on."""
         self._zoned: bool | None = None
-        self._scale = 1
+        self._scale = 1.0
+        """Microseconds in a unit of the file, where times have fractions."""
 
     def unit(self, largest: int) -> tuple[str, int]:
         """(unit, how many a second) of the numbers that ``read`` gives."""
         return unit_of(largest) if self.kind in (None, "whole") else MICROSECONDS
+
+    def unit_in_file(self, largest: int) -> str:
+        """The unit of the numbers as the file has them; empty for ISO 8601."""
+        if self.kind == "fraction":
+            return next((name for _, name, each in UNITS if each * self._scale == 10**6), "seconds")
+        return "" if self.kind == "iso" else unit_of(largest)[0]
 
     def notes(self) -> list[str]:
         """What was assumed, in words."""
@@ -67,7 +74,7 @@ class Clock:
             self.kind = (
                 "whole" if _WHOLE.fullmatch(text) else "fraction" if _NUMBER.fullmatch(text) else "iso"
             )  # fmt: skip
-            self._scale = 10**6 // unit_of(int(float(text)))[1] if self.kind == "fraction" else 1
+            self._scale = 10**6 / unit_of(int(float(text)))[1] if self.kind == "fraction" else 1.0
         if self.kind == "whole" and _WHOLE.fullmatch(text) and int(text) < 4 * 10**18:
             return int(text)
         if self.kind == "fraction" and _NUMBER.fullmatch(text) and float(text) * self._scale < 4e18:
