@@ -6,7 +6,7 @@ BIN = $(VENV)/bin
 NEW_ENOUGH = import sys; sys.exit(sys.version_info < (3, 11) and "fedpbc needs Python 3.11 or later; try: make PYTHON=python3.11")
 PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo deploy-demo test test-release test-newest-flwr mutants torch lint docs notebooks results study comparison bench bench-short clean
+.PHONY: demo deploy-demo test test-release test-newest-flwr mutants torch transformers lint docs notebooks results study comparison bench bench-short clean
 
 # Fig. 2 and Fig. 3 of the paper, with fewer seeds, rows and rounds than `fedpbc run counterexample` and `synthetic`.
 demo: $(VENV)/.simulation
