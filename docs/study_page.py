@@ -71,8 +71,8 @@ def missing(problem: str) -> str:
 
 
 def has(runs: pd.DataFrame, problem: str) -> bool:
-    """Whether there is anything of it."""
-    return bool((runs["problem"] == problem).any())
+    """Whether its runs of all methods are there."""
+    return bool(((runs["problem"] == problem) & (runs["compute"] == "active")).any())
 
 
 def rows_of(runs: pd.DataFrame, problem: str) -> list[str]:
@@ -162,7 +162,7 @@ def summary_table(runs: pd.DataFrame) -> str:
     """
     problems = [p for p in PROBLEMS if has(runs, p)]
     lines = []
-    for label in rows_of(runs, problems[0]):
+    for label in (*METHODS, *(f"{label}{EVERYBODY}" for label in MIXING)):
         cells = [f"*{label}*" if label in ORACLES else label]
         for problem in problems:
             metric, columns = PROBLEMS[problem].metric, unequal(runs, problem)
@@ -178,7 +178,8 @@ def summary_table(runs: pd.DataFrame) -> str:
                 cells += ["", ""]
                 continue
             cells += [f"{first} of {len(ratios)}", f"{times(float(np.median(ratios)))}, {times(max(ratios))}"]
-        lines.append(cells)
+        if any(cells[1:]):
+            lines.append(cells)
     header = [h for p in problems for h in (f"{p.replace('_', ' ')}: best or tied", "behind: median, worst")]
     return table(["method", *header], lines)
 
@@ -258,8 +259,10 @@ def effort_text(seconds: pd.DataFrame, runs: int) -> str:
 
 
 def draw_sensitivity(runs: pd.DataFrame, path: Path) -> None:
-    """Loss after the last round against the learning rate, a panel per link setting."""
+    """Loss after the last round against the learning rate, a panel per link setting; nothing where it has not run."""
     swept = runs[runs["problem"] == "digits_rates"].copy()
+    if swept.empty:
+        return
     parts = swept["algorithm"].str.extract(r"^(?P<method>.*), eta (?P<eta>.*)$")
     swept = swept.assign(method=parts["method"], eta=parts["eta"].astype(float))
     swept["loss"] = np.where(swept["diverged"] == 1, np.inf, swept["train_loss"])
