@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from comparison import markdown
 from page import write_page
+from section5 import markdown
 
 from fedpbc.core.programs import Programs
 from fedpbc.experiment.grid import Experiment

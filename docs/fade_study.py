@@ -14,9 +14,9 @@ from typing import Any
 import fade_models as models
 import jax
 import numpy as np
-from comparison import WITHOUT_P, markdown
 from drift_study import number
 from page import write_page
+from section5 import WITHOUT_P, markdown
 
 from fedpbc.core.programs import Programs
 from fedpbc.experiment.grid import Experiment

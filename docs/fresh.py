@@ -9,7 +9,7 @@ import itertools
 from typing import Any
 
 import numpy as np
-from comparison import SETTINGS, WITHOUT_P, Results, markdown, mean_sd, regimes
+from section5 import SETTINGS, WITHOUT_P, Results, markdown, mean_sd, regimes
 
 from fedpbc.experiment.grid import Experiment
 

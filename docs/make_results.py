@@ -15,12 +15,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-import comparison
 import fresh
 import jax
 import numpy as np
-from comparison import markdown
+import section5
 from page import write_page
+from section5 import markdown
 
 import fedpbc
 from fedpbc.experiment.grid import Experiment
@@ -66,7 +66,7 @@ def experiments(runs: Path) -> dict[str, Experiment]:
         "label_decaying": load_experiment("synthetic_by_label", {**DECAYING, **SPARSE}),
         "label_active": load_experiment("synthetic_by_label", {"compute": ["active"], **SPARSE}),
         "label_slow_active": load_experiment("synthetic_by_label", {"compute": ["active"], **SLOW, **SPARSE}),
-        **comparison.experiments(),
+        **section5.experiments(),
         **fresh.experiments(),
     }
 
@@ -250,7 +250,7 @@ def all_tables(results: dict[str, Run]) -> dict[str, str]:
         "label_active": synthetic_table(active),
         "label_active_paired": paired_table(active),
         "label_when": when_table(results["label"]),
-        **comparison.tables(results),
+        **section5.tables(results),
         **fresh.tables(results),
     }
 
@@ -272,7 +272,7 @@ def main() -> None:
     parser.add_argument("--rows", nargs="+", metavar="METHOD", help="renew only these rows of section 5")
     parser.add_argument("--fresh", action="store_true", help="renew only section 6")
     arguments = parser.parse_args()
-    runs, labels = arguments.runs, [method["label"] for method in comparison.METHODS]
+    runs, labels = arguments.runs, [method["label"] for method in section5.METHODS]
     if unknown := [label for label in arguments.rows or () if label not in labels]:
         parser.error(f"--rows: {unknown[0]!r} is not one of {', '.join(map(repr, labels))}")
     jax.config.update("jax_num_cpu_devices", os.cpu_count() or 1)
@@ -280,7 +280,7 @@ def main() -> None:
     if arguments.rows or arguments.fresh:
         tables = standing_tables((DOCS / "results.md").read_text(encoding="utf-8"))
         if arguments.rows:
-            tables |= comparison.renewed(run_all(runs, comparison.experiments(arguments.rows)), arguments.rows, tables)
+            tables |= section5.renewed(run_all(runs, section5.experiments(arguments.rows)), arguments.rows, tables)
         if arguments.fresh:
             tables |= fresh.tables(run_all(runs, fresh.experiments()))
     else:
@@ -288,7 +288,7 @@ def main() -> None:
         for name in ("counterexample", "zipf", "label"):
             shutil.copyfile(runs / name / "figure.png", DOCS / "figures" / f"{name}.png")
     write_page("results", named(tables))
-    comparison.draw(tables, DOCS / "figures" / "comparison.png")
+    section5.draw(tables, DOCS / "figures" / "comparison.png")
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import study_page
-from comparison import smallest_loss
+from section5 import smallest_loss
 from study import FILES, tables
 
 import fedpbc
@@ -64,8 +64,7 @@ def main() -> None:
 
 def foresee(names: list[str]) -> None:
     """Say how long it took when docs/data/ was made."""
-    file = DATA / "study_seconds.csv"
-    took = {row["name"]: row for row in read(file)} if file.exists() else {}
+    took = {row["name"]: row for row in read(DATA / "study_seconds.csv")}
     total = 0.0
     for name in names:
         table = tables()[name]
@@ -90,21 +89,28 @@ def run(name: str, runs: Path) -> None:
 
 
 def keep(runs: Path) -> None:
-    """Write docs/data/ from every finished run there is."""
+    """Write docs/data/: of what ``runs`` has, what it has; of all else, what was there."""
     done = [name for name in tables() if (runs / name / "manifest.json").exists()]
-    write(DATA / "study_runs.csv", [row for name in done for row in outcomes(name, fedpbc.read_run(runs / name))])
     tuned = [name for name in done if "tune" in tables()[name]]
-    write(DATA / "study_tuning.csv", [row for name in tuned for row in tunings(name, runs)])
-    write(DATA / "study_choices.csv", [row for name in tuned for row in tunings(name, runs) if row["chosen"] == "1"])
+    renew("study_runs.csv", done, [row for name in done for row in outcomes(name, fedpbc.read_run(runs / name))])
+    tried = [row for name in tuned for row in tunings(name, runs)]
+    renew("study_tuning.csv", tuned, tried)
+    renew("study_choices.csv", tuned, [row for row in tried if row["chosen"] == "1"])
+    renew("study_seconds.csv", done, [spent(name, runs) for name in done])
     if "synthetic" in done:
         write(DATA / "study_minimum.csv", minima(runs / "synthetic"))
-    write(DATA / "study_seconds.csv", [spent(name, runs) for name in done])
+
+
+def renew(file: str, names: list[str], rows: list[dict[str, Any]]) -> None:
+    """Replace the rows of ``names``, in the order of the study."""
+    path, order = DATA / file, list(tables())
+    rows = [row for row in read(path) if row["name"] not in names] + rows
+    write(path, sorted(rows, key=lambda row: order.index(row["name"])))
 
 
 def outcomes(name: str, run_: Run) -> Iterator[dict[str, Any]]:
     """A row for each run: metrics after the last round, what the target took, and how steady it was."""
-    problem = name.partition("_")[0]
-    target = Target.parse(TARGETS[problem], [run_])
+    target = Target.parse(TARGETS[name.partition("_")[0]], [run_])
     metrics = [f"{which}{m}" for m in run_.measures for which in ("", "worst_", "active_")]
     for group in run_.groups:
         spent = reached(run_, group, target, CLOCK)
@@ -113,7 +119,7 @@ def outcomes(name: str, run_: Run) -> Iterator[dict[str, Any]]:
             early = int(np.searchsorted(rows["round"], EARLY))
             half = rows[f"server_{target.metric}"][len(rows["round"]) // 2 :]
             yield {
-                "problem": name.removesuffix("_everybody").removesuffix("_lost"),
+                "name": name,
                 **group._asdict(),
                 "seed": key.seed,
                 "diverged": int(key in run_.diverged),
@@ -160,7 +166,9 @@ def number(value: float) -> str:
 
 
 def read(path: Path) -> list[dict[str, str]]:
-    """The rows of a CSV."""
+    """The rows of a CSV; none where there is no file."""
+    if not path.exists():
+        return []
     with path.open(newline="", encoding="utf-8") as file:
         return list(csv.DictReader(file))
 

@@ -53,13 +53,14 @@ def write(data: Path) -> None:
     made["study_minimum"] = minimum_text(data)
     made["study_choices"] = choices_table(pd.read_csv(data / "study_choices.csv"))
     made["study_effort"] = effort_text(pd.read_csv(data / "study_seconds.csv"), len(runs))
-    draw_sensitivity(runs, figures / "study_rates.png")
+    made["study_rates"] = sensitivity(runs, figures / "study_rates.png")
     write_page("comparison", made)
 
 
 def load(data: Path) -> pd.DataFrame:
     """A row per run; methods with which everybody computes have names of their own."""
     runs = pd.read_csv(data / "study_runs.csv")
+    runs["problem"] = runs["name"].str.replace("_everybody|_lost", "", regex=True)
     both = runs["compute"].eq("all")
     runs.loc[both, "algorithm"] = runs.loc[both, "algorithm"] + EVERYBODY
     return runs
@@ -258,11 +259,11 @@ def effort_text(seconds: pd.DataFrame, runs: int) -> str:
     return f"{runs:,} reported runs; {minutes:.0f} minutes on two cores, tuning included"
 
 
-def draw_sensitivity(runs: pd.DataFrame, path: Path) -> None:
-    """Loss after the last round against the learning rate, a panel per link setting; nothing where it has not run."""
+def sensitivity(runs: pd.DataFrame, path: Path) -> str:
+    """Draw loss after the last round against the learning rate, a panel per link setting."""
     swept = runs[runs["problem"] == "digits_rates"].copy()
     if swept.empty:
-        return
+        return "*Not run yet: `python docs/make_study.py run digits_rates`.*"
     parts = swept["algorithm"].str.extract(r"^(?P<method>.*), eta (?P<eta>.*)$")
     swept = swept.assign(method=parts["method"], eta=parts["eta"].astype(float))
     swept["loss"] = np.where(swept["diverged"] == 1, np.inf, swept["train_loss"])
@@ -284,6 +285,10 @@ def draw_sensitivity(runs: pd.DataFrame, path: Path) -> None:
     figure.axes[0].set_ylabel("train loss after 600 rounds")
     figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside right center", frameon=False, fontsize=8)
     figure.savefig(path, dpi=120)
+    caption = (
+        "Constant learning rates, all other options as they are by default, three seeds. Where a curve ends, runs with"
+    )
+    return f"![Loss against the learning rate](figures/{path.name})\n\n*{caption} larger rates diverged.*"
 
 
 def draw_outcomes(runs: pd.DataFrame, path: Path) -> None:
