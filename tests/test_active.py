@@ -76,7 +76,7 @@ def experiment(algorithm, links, **changes) -> Experiment:
     )
 
 
-@pytest.mark.first(6)
+@pytest.mark.first(2)
 @pytest.mark.parametrize("name", sorted(own(ALGORITHMS)))
 def test_the_servers_model_does_not_depend_on_whether_the_mean_is_measured(name):
     """Under "all", clients that are not heard are left out where the method would not use them: the same bits."""

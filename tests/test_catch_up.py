@@ -88,6 +88,7 @@ def test_there_is_nothing_to_catch_up_where_absent_clients_do_not_compute(tmp_pa
     np.testing.assert_array_equal(limited.clients, unlimited.clients)
 
 
+@pytest.mark.release
 def test_a_client_that_was_away_through_the_cooldown_brings_its_base(tmp_path: Any) -> None:
     """Of its latest 3 rounds none has local steps."""
     links = late(12)

@@ -43,7 +43,7 @@ def first_of_its_name(variant: dict[str, Any]) -> bool:
     return variant is next(other for other in VARIANTS if other["name"] == variant["name"])
 
 
-QUICK = {"fedavg", "fedau", "mifa", "fedpbc", "scaffold", "fedfade", "bernoulli", "markov", "trace", "quadratic"}
+QUICK = {"fedpbc", "scaffold", "fedfade", "markov", "trace", "quadratic"}
 """What continuous integration checks, one of each kind; all else, of which it has oracles, before a release."""
 
 
@@ -108,6 +108,7 @@ def test_a_recorded_round_is_the_round_of_the_run(tmp_path):
         assert json.dumps(cell.info["cost"])
 
 
+@pytest.mark.release
 def test_bits_do_not_depend_on_devices_where_models_are_evaluated_side_by_side():
     """The order in which a block's losses are added up is the program's, not the compiler's."""
     from pages import DOCS

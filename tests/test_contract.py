@@ -158,6 +158,7 @@ def test_words_are_labels_and_no_targets():
         simulate(problems.regression(data.from_arrays(X, words, client=CLIENT)))
 
 
+@pytest.mark.release
 def test_labels_may_have_any_integer_type():
     kinds = [np.uint64, np.int8, bool]
     runs = [simulate(problems.classification(data.from_arrays(X, Y.astype(kind), client=CLIENT))) for kind in kinds]

@@ -351,6 +351,7 @@ def test_a_float_target_is_no_label():
         built(from_arrays(X, X[:, 0] + 0.5).dirichlet(num_clients=2, alpha=1.0))
 
 
+@pytest.mark.release
 def test_an_npz_in_toml_is_the_same_as_arrays_in_python(tmp_path, write_toml):
     np.savez(tmp_path / "mine.npz", **{"train.0": X, "train.1": Y, "test.0": X[:3], "test.1": Y[:3]})
     table = {

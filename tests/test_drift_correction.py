@@ -169,7 +169,7 @@ def test_corrections_sum_to_zero_after_every_round(
             np.testing.assert_allclose(z[t + 1], z[t], atol=1e-12 * np.abs(z).max())
 
 
-@pytest.mark.first(2)
+@pytest.mark.first(1)
 @pytest.mark.parametrize("compute", ["all", "active"])
 @pytest.mark.parametrize("form", FORMS)
 def test_it_converges_to_the_minimiser_at_a_constant_rate(tmp_path: Any, form: str, compute: str) -> None:
@@ -195,7 +195,7 @@ def test_the_fixed_point_has_consensus_and_no_mean_gradient(tmp_path: Any, form:
     assert np.abs(gradients).max() > 1
 
 
-@pytest.mark.first(2)
+@pytest.mark.first(1)
 @pytest.mark.parametrize("problem", ["quadratic", "synthetic"])
 @pytest.mark.parametrize(("form", "apply"), BOTH)
 def test_with_everybody_active_it_is_scaffold(tmp_path: Any, form: str, apply: str, problem: str) -> None:
@@ -236,7 +236,7 @@ def test_lengths_count_computed_steps(tmp_path: Any, form: str, compute: str) ->
 # --------------------------------------------------------------------------------------------------- a loss of state
 
 
-@pytest.mark.first(1)
+@pytest.mark.release
 @pytest.mark.parametrize("compute", ["all", "active"])
 @pytest.mark.parametrize("form", FORMS)
 def test_a_lost_correction_is_a_lasting_bias_without_epochs(tmp_path: Any, form: str, compute: str) -> None:

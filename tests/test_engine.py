@@ -45,7 +45,7 @@ def assert_same(a: Any, b: Any) -> None:
             np.testing.assert_array_equal(mine[name], theirs[name], err_msg=name)
 
 
-@pytest.mark.first(2)
+@pytest.mark.release
 @pytest.mark.parametrize(
     ("algorithm", "minibatch"),
     [("fedavg", "round"), ("fedpbc", "round"), ("fedpbc", "step"), ("scaffold", "step"), ("fedprox", "round")],
@@ -82,6 +82,7 @@ def test_quadratic_is_bit_identical_over_devices_too(table):
         assert_same(only_cell(run(experiment, devices=1)), only_cell(run(experiment, devices=devices)))
 
 
+@pytest.mark.release
 def test_chunk_sizes_share_samples_and_links_and_differ_by_rounding_only():
     results = [
         only_cell(run(Experiment.from_table(synthetic_table(chunk_size=size, precision="float64"))))

@@ -197,6 +197,7 @@ def test_clients_of_the_digits_example_hold_few_labels_and_all_samples(monkeypat
     assert sum(map(len, labels)) == len(task.load_data()[0][1]) == 1400
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("strategy", ["fedpbc", "scaffold"])
 def test_the_mnist_example_learns(strategy, monkeypatch, tmp_path):
     require_torch()

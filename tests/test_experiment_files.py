@@ -24,6 +24,7 @@ def test_all_files_are_tried_here():
     assert sorted(FOLDER.glob("*.toml")) == CIFAR
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("path", CIFAR, ids=lambda path: path.stem)
 def test_on_a_folder_in_cifars_format(path, tmp_path):
     experiment = small(path, tmp_path, {"problem.model": "logistic"})

@@ -81,7 +81,7 @@ def test_two_small_cases_by_hand() -> None:
 # ------------------------------------------------------------------------------------------------------------ its ends
 
 
-@pytest.mark.first(2)
+@pytest.mark.first(1)
 @pytest.mark.parametrize("link", LINKS)
 @pytest.mark.parametrize("precision", ["float32", "float64"])
 @pytest.mark.parametrize(

@@ -315,6 +315,7 @@ def test_several_targets_stay_with_their_outputs():
     np.testing.assert_allclose(np.reshape(gradient, (3, 3)), expected, rtol=1e-5)
 
 
+@pytest.mark.release
 def test_regression_and_classification_are_layers_over_any_loss():
     """The same run as the loss written by hand."""
     line = simulate(problems.regression(DATA))

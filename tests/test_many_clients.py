@@ -166,6 +166,7 @@ def test_on_the_fly_is_evaluated_as_defined(weights):
         assert values["test_accuracy"][k] == pytest.approx(right.mean(), rel=1e-5)
 
 
+@pytest.mark.release
 def test_runs_on_the_fly_do_not_depend_on_the_devices():
     problem = fedpbc.problems.synthetic(num_clients=9, max_rows=80, on_the_fly=True)
     settings = {"rounds": 4, "local_steps": 2, "learning_rate": 0.01, "chunk_size": 3}

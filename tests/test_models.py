@@ -98,6 +98,7 @@ def images(n: int = 40, dtype: type = np.uint8) -> tuple[np.ndarray, np.ndarray]
     return (rng.integers(0, 3, (n, 6, 6, 2))).astype(dtype), rng.integers(0, 3, n)
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize(
     "model",
     [models.logistic(), models.mlp([4], activation="gelu"), models.cnn([2], hidden=[3])],
@@ -108,6 +109,7 @@ def test_gradients_of_a_model_are_those_of_the_loss(model):
     check_problem(fedpbc.problems.classification(data, model=model))
 
 
+@pytest.mark.release
 def test_functions_are_a_model():
     def init(key, shape, num_outputs):
         return {"w": 0.1 * jax.random.normal(key, (int(np.prod(shape)), num_outputs)), "b": jnp.zeros(num_outputs)}

@@ -113,6 +113,7 @@ def test_both_forms_of_the_cnn_are_the_network(monkeypatch, cpu, shape):
     assert ("conv_general_dilated" in traced) is not cpu
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("model", [Cnn((4, 5), (6,)), Resnet((2, 4), 1, 2)])
 def test_both_forms_have_the_same_gradient(monkeypatch, model):
     rng = np.random.default_rng(3)
@@ -125,6 +126,7 @@ def test_both_forms_have_the_same_gradient(monkeypatch, model):
         np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("model", [fedpbc.models.mlp(hidden=[6]), fedpbc.models.cnn([2, 3], hidden=[4])])
 def test_networks_are_the_same_to_the_bit_over_devices(model):
     rng = np.random.default_rng(4)

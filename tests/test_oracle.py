@@ -451,6 +451,7 @@ def metrics_of(data: oracle.Logistic, x: np.ndarray) -> dict[str, float]:
     return dict(zip(METRICS, values, strict=True))
 
 
+@pytest.mark.first(3)
 @pytest.mark.parametrize(
     ("algorithm", "compute", "minibatch"),
     [
@@ -483,6 +484,7 @@ def test_synthetic(tmp_path: Any, algorithm: str, compute: str, minibatch: str) 
     assert simulated.rows["empty_rounds"][-1] == (~SYNTHETIC_TRACE.any(axis=1)).sum() >= 3
 
 
+@pytest.mark.release
 def test_synthetic_in_float32(tmp_path: Any) -> None:
     experiment = synthetic_experiment(tmp_path, "fedpbc", "all", precision="float32")
     data = client_data(experiment)
@@ -570,6 +572,7 @@ def mean_model_error(experiment: fedpbc.Experiment) -> np.ndarray:
     return error
 
 
+@pytest.mark.first(3)
 @pytest.mark.parametrize("links", ["two groups", "sine", "zipf", "sine below zero", "p = 0"])
 def test_the_mean_model_of_fedpbc_does_not_depend_on_the_links(tmp_path: Any, links: str) -> None:
     """|error| <= 1e-12 ||ubar|| at every t; others differ by more than 1e-2 after 200 rounds (next test)."""

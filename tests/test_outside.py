@@ -217,6 +217,7 @@ def test_three_ways_to_name_a_file_are_one(tmp_path):
         ok(call("run", f"{name}/experiment.toml", "--out", name, "--resume", "--quiet", cwd=moved))
 
 
+@pytest.mark.release
 def test_other_code_is_not_resumed(tmp_path):
     own = plain_file(tmp_path / "my_methods.py", register=True)
     write(tmp_path, by_path(), "path.toml")

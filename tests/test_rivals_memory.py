@@ -67,6 +67,7 @@ def test_a_difference_to_what_is_not_in_the_mean_does_not_count() -> None:
     assert after.epoch.tolist() == [1, 1]
 
 
+@pytest.mark.first(2)
 @pytest.mark.parametrize("link", DRAWN)
 @pytest.mark.parametrize("method", METHODS, ids=str)
 def test_the_differences_give_the_same_models_in_every_round(link: str, method: dict[str, Any]) -> None:
@@ -114,6 +115,7 @@ def test_a_lost_update_does_not_bias_for_ever(name: str, method: Any, one_way: b
     assert np.abs(untold - undisturbed).max() > 0.1
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("one_way", [False, True])
 def test_scaffolds_server_follows_c_from_what_one_model_tells(one_way: bool, tmp_path: Any) -> None:
     """c from Delta_i, s, eta and who had received c: no c_i, no second upload. Without that bit c goes astray."""

@@ -87,6 +87,7 @@ def test_the_snippet_of_the_readme_runs_as_it_stands(tmp_path):
     assert done.stdout.strip() == str(3 * 7)
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("precision", ["float32", "float64"])
 def test_a_run_is_the_same_computed_saved_and_read(tmp_path, precision):
     features, labels = samples()
@@ -94,13 +95,13 @@ def test_a_run_is_the_same_computed_saved_and_read(tmp_path, precision):
     run = simulate(
         problem=problems.classification(data, model=fedpbc.models.mlp([3])),
         algorithm=[algorithms.fedpbc(), algorithms.scaffold()],
-        links=[links.bernoulli(prob=0.5), links.markov(prob=0.4, memory=0.5)],
+        links=links.markov(prob=0.4, memory=0.5),
         compute=["all", "active"],
         seeds=[0, 3],
         precision=precision,
         learning_rate=0.037,
     )
-    assert len(run.cells) == 2 * 2 * 2 * 2
+    assert len(run.cells) == 2 * 2 * 2
     assert next(iter(run.cells.values())).rows["server_train_loss"].dtype == precision
     run.save(tmp_path / "saved")
     back = fedpbc.read_run(tmp_path / "saved")
@@ -358,6 +359,7 @@ metrics = ["test_accuracy"]
 """
 
 
+@pytest.mark.release
 def test_an_experiment_written_before_still_runs(tmp_path):
     (tmp_path / "old.toml").write_text(OLD)
     run = fedpbc.run(tmp_path / "old.toml", tmp_path / "out")

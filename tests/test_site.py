@@ -66,6 +66,7 @@ def test_the_reference_shows_components_as_they_are_called(site):
     assert "\\&lt;" not in theory
 
 
+@pytest.mark.release
 @pytest.mark.slow
 def test_a_link_that_leads_nowhere_ends_the_build(tmp_path):
     for name in ("docs", "examples", "src"):

@@ -42,14 +42,17 @@ def test_the_links_conform():
     check_links(skeleton("links").example(prob=0.6, period=4))
 
 
+@pytest.mark.release
 def test_the_problem_conforms():
     check_problem(skeleton("problem").example())
 
 
+@pytest.mark.release
 def test_the_model_conforms():
     check_problem(fedpbc.problems.classification(data(), model=skeleton("model").example(8)))
 
 
+@pytest.mark.release
 @pytest.mark.slow
 def test_all_of_them_run_together_from_a_file(tmp_path, table):
     for kind in KINDS:

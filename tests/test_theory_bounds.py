@@ -113,6 +113,7 @@ def test_one_local_step_is_the_limit_of_the_proof_before_the_division_by_kappa()
     assert math.isfinite(theory.convergence_bound(1e-4, 1, 10, 5, 0.8, constants, 1.0).total)
 
 
+@pytest.mark.release
 def test_logistic_constants_bound_what_synthetic_data_show():
     experiment = fedpbc.load_experiment("synthetic", {"problem.num_clients": 8, "seeds": [0], "precision": "float64"})
     problem = experiment.problem.build(experiment.context(0))

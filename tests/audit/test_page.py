@@ -374,6 +374,7 @@ def faults(visit: chromium.Visit, width: int) -> set[str]:
     return {name for name, wrong in found.items() if wrong}
 
 
+@pytest.mark.first(2)
 @pytest.mark.parametrize("name", LOGS)
 def test_a_browser_shows_it_at_every_width_and_in_the_dark(browser, tmp_path, name):
     path = tmp_path / "page.html"
@@ -402,6 +403,7 @@ def test_a_browser_shows_unknown_rounds(browser, tmp_path):
     assert len(colours[1] - colours[0]) == 1
 
 
+@pytest.mark.first(4)
 @pytest.mark.parametrize(
     ("fault", "old", "new"),
     [
@@ -455,6 +457,7 @@ def test_the_browser_ends_when_a_test_fails(browser):
     assert not profiles[0].exists()
 
 
+@pytest.mark.release
 def test_the_curve_without_memory_stays_inside_its_picture(monkeypatch):
     """Independent rounds would give many short absences where memory leaves few long ones."""
     drawn = []
