@@ -135,6 +135,36 @@ PROBLEMS: dict[str, tuple[str, Table, Table]] = {
 }
 """Trait that links go by, the experiment without links and methods, and [tune]; a pair is (initial, period)."""
 
+NETWORK: Table = {
+    "rounds": 100,
+    "local_steps": 5,
+    "batch_size": 8,
+    "learning_rate": 0.1,
+    "seeds": [0, 1, 2],
+    "eval_every": 10,
+    "metrics": ["server", "clients"],
+}
+NETWORK_TUNING: Table = {
+    "seeds": [100],
+    "budget": 2,
+    "lengths": 2,
+    "halving": 4,
+    "learning_rate": [0.03, 0.1, 0.2, 0.4],
+}
+NETWORK_GRIDS: Table = {
+    "fedavg": {"server": [1.0]},
+    "fedau": {"cutoff": [50], "server": [1.0]},
+    "fedvarp": {"server_learning_rate": [1.0]},
+    "fedstale": {"beta": [0.2], "server_learning_rate": [1.0]},
+    "scaffold": {"server_learning_rate": [1.0]},
+    "fedfade": {"fading": ["learnt"], "cutoff": [50], "server": [1.0]},
+}
+"""Of each method what was chosen most often on digits."""
+NETWORK_METHODS = ("FedAvg", "FedAU", "MIFA", "FedVARP", "FedStale", "SCAFFOLD", "FedFade", "FedPBC")
+NETWORK_LINKS = (".1 / .9", "Markov .9", "cyclic", "LEO", "spot")
+NETWORK_SIZES = (20, 100)
+"""Numbers of clients of the convolutional network on images of MNIST."""
+
 
 SWEPT = ("FedAvg", "FedAU", "FedAWE", "MIFA", "SCAFFOLD", "FedFade", "FedPBC")
 RATES = (0.01, 0.03, 0.1, 0.2, 0.3, 0.5, 1.0)
@@ -153,7 +183,19 @@ def tables() -> dict[str, Table]:
         half = {**common, "state_loss": {"round": common["rounds"] // 2, "share": 0.1}}
         found[f"{problem}_lost"] = _table(f"{problem}_lost", half, tuning, [lost], METHODS, "active")
     found["digits_rates"] = _rates()
-    return found
+    return found | {f"mnist_{size}": _network(size) for size in NETWORK_SIZES}
+
+
+def _network(size: int) -> Table:
+    """Some methods and links with a convolutional network; nothing but the learning rate is tuned."""
+    data = {"name": "mnist_5k", "partition": {"name": "dirichlet", "num_clients": size, "alpha": 0.1}}
+    model = {"name": "cnn", "channels": [8, 16], "hidden": [32]}
+    problem = {"name": "classification", "model": model, "data": data}
+    settings = [link for link in links("mean_label", NETWORK["rounds"]) if link["label"] in NETWORK_LINKS]
+    some = {label: METHODS[label] for label in NETWORK_METHODS}
+    table = _table(f"mnist_{size}", {**NETWORK, "problem": problem}, NETWORK_TUNING, settings, some, "active")
+    table["tune"]["grid"] = {method: own for method, own in NETWORK_GRIDS.items() if own}
+    return table
 
 
 def _rates() -> Table:

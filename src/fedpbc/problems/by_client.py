@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 from fedpbc.core.lazy import jax, jnp
 from fedpbc.core.types import Array, ByClient
-from fedpbc.problems.objective import Objective, PerSample, per_sample
+from fedpbc.problems.objective import Objective, per_sample
 
 TENTH = 10
 
@@ -17,29 +17,32 @@ def by_client_of(objective: Objective, higher: frozenset[str]) -> ByClient:
     """Of an objective with stored samples; ``higher``: names (``test_accuracy``) of which more is better."""
     functions = {"loss": objective.loss, **dict(objective.metrics)}
 
-    def value(f: PerSample, x: Array, buffers: Any, data: Any) -> Array:
+    def values(rows: dict[str, dict[str, Any]], x: Array, buffers: Any) -> dict[str, Array]:
+        """Each metric of each sample, in one function: the compiler makes the outputs that they share once."""
         tree = objective.flat.tree(x)
-        return per_sample(f, tree if objective.train_loss is None else (tree, buffers), data)
+        model = tree if objective.train_loss is None else (tree, buffers)
+        names = {"train": objective.train, "test": objective.test}
+        return {
+            f"{part}_{name}": per_sample(functions[name], model, found["data"])
+            for part, found in rows.items()
+            for name in names[part]
+        }
 
     def sums(params: dict[str, Any], models: Array, block: Array, buffers: Any = None) -> dict[str, Array]:
         """Of each metric, the samples of a block divided by their client's number of them, by client: [k, m]."""
+        sizes = dict(zip(("train", "test"), objective.blocks, strict=True))
+        counts = {part: found for part in sizes if (found := counts_of(params, part)) is not None}
+        rows = {part: objective.source.block(params, part, block, sizes[part]) for part in counts}
         found = {}
-        for part, names, size in (
-            ("train", objective.train, objective.blocks[0]),
-            ("test", objective.test, objective.blocks[1]),
-        ):
-            counts = counts_of(params, part)
-            if counts is None:
-                continue
-            rows = objective.source.block(params, part, block, size)
-            owner = jnp.searchsorted(jnp.cumsum(counts), block * size + jnp.arange(size), side="right")
-            inside = rows["pooled"] > 0
-            for name in names:
-                of_one = partial(value, functions[name], data=rows["data"])
-                values = jax.lax.map(lambda pair, of_one=of_one: of_one(*pair), (models, buffers))
-                share = jnp.where(inside, values / jnp.maximum(counts, 1)[owner].astype(models.dtype), 0)
-                zero = jnp.zeros((models.shape[0], counts.shape[0]), models.dtype)
-                found[f"{part}_{name}"] = zero.at[:, owner].add(share.astype(models.dtype), mode="drop")
+        for name, each in jax.lax.map(lambda pair: values(rows, *pair), (models, buffers)).items():
+            part = name.partition("_")[0]
+            owner = jnp.searchsorted(
+                jnp.cumsum(counts[part]), block * sizes[part] + jnp.arange(sizes[part]), side="right"
+            )
+            inside = rows[part]["pooled"] > 0
+            share = jnp.where(inside, each / jnp.maximum(counts[part], 1)[owner].astype(models.dtype), 0)
+            zero = jnp.zeros((models.shape[0], counts[part].shape[0]), models.dtype)
+            found[name] = zero.at[:, owner].add(share.astype(models.dtype), mode="drop")
         return found
 
     def finish(params: dict[str, Any], sums: dict[str, Array], active: Array) -> dict[str, Array]:
