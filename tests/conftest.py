@@ -36,15 +36,14 @@ for name, value in CACHE.items():
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """``first(n)``: one case in continuous integration, the others of the same path before a release."""
+    """``first(n)``, ``every(k)``: these cases in continuous integration, all others of the test before a release."""
     seen: Counter[str] = Counter()
     for item in items:
-        mark = item.get_closest_marker("first")
-        if mark is not None:
-            function = item.nodeid.partition("[")[0]
-            seen[function] += 1
-            if seen[function] > mark.args[0]:
-                item.add_marker(pytest.mark.release)
+        function = item.nodeid.partition("[")[0]
+        first, every = item.get_closest_marker("first"), item.get_closest_marker("every")
+        if (first and seen[function] >= first.args[0]) or (every and seen[function] % every.args[0]):
+            item.add_marker(pytest.mark.release)
+        seen[function] += 1
 
 
 @pytest.fixture

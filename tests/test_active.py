@@ -28,6 +28,7 @@ def some(rows, needed, size, num_devices):
     return np.asarray(jax.jit(here)(rows, needed))
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("num_devices", [1, 2, 3])
 @pytest.mark.parametrize("size", [1, 4, 11, 40])
 def test_those_needed_get_what_they_get_when_all_are_computed(size, num_devices):

@@ -60,6 +60,7 @@ def latest_active(run: fedpbc.Run, tmp_path: Any, rounds: int) -> np.ndarray:
     return held[-1] if held else np.ones(active.shape[1], bool)
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("prob", [0.3, 0.02])
 def test_worst_and_active_are_plain_numpys(data, tmp_path, prob):
     run = simulated(made(data), prob, 9)

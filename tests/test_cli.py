@@ -167,6 +167,7 @@ def on_a_terminal(command, columns):
     return done.stdout
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("columns", [60, 80])
 def test_the_table_of_a_run_fits_columns(fedpbc, monkeypatch, columns):
     monkeypatch.setenv("COLUMNS", str(columns))

@@ -86,6 +86,7 @@ def test_a_problem_conforms(tmp_path, name):
     check_problem(bind_component(PROBLEMS, PROBLEM_SETTINGS[name], "problem", tmp_path))
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("name", ["fedprox", "scaffold", "amplified_fedavg"])
 def test_what_changes_local_training_or_the_server_is_not_fedavg(name):
     """The comparison with FedAvg can fail."""

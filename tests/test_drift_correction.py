@@ -149,6 +149,7 @@ def test_the_light_form_divides_by_the_largest_length(divisor: Any, limit: tuple
 # ---------------------------------------------------------------------------------------------- through the simulator
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("compute", ["all", "active"])
 @pytest.mark.parametrize(("form", "apply"), BOTH)
 @settings(max_examples=5)
@@ -180,6 +181,7 @@ def test_it_converges_to_the_minimiser_at_a_constant_rate(tmp_path: Any, form: s
         assert distance(tmp_path, PROB.tolist(), {"name": rival}, **settings) > 0.1
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("form", FORMS)
 def test_the_fixed_point_has_consensus_and_no_mean_gradient(tmp_path: Any, form: str) -> None:
     """And z_i is then minus the gradient of client i, which only client i can know."""
@@ -213,6 +215,7 @@ def test_with_everybody_active_it_is_scaffold(tmp_path: Any, form: str, apply: s
     np.testing.assert_allclose(ours.servers, scaffold.servers, atol=1e-12 * np.abs(ours.servers).max())
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("compute", ["all", "active"])
 @pytest.mark.parametrize("form", FORMS)
 def test_lengths_count_computed_steps(tmp_path: Any, form: str, compute: str) -> None:
@@ -282,6 +285,7 @@ def order(tmp_path: Any, method: dict[str, Any], prob: Any) -> float:
     return large / small
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("method", [corrected("full", "around"), corrected("light", "around")], ids=FORMS)
 def test_around_leaves_a_bias_of_second_order(tmp_path: Any, method: dict[str, Any]) -> None:
     assert order(tmp_path, method, PROB.tolist()) == pytest.approx(4, abs=0.4)

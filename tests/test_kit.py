@@ -177,6 +177,7 @@ def test_sound_links_pass():
     check_links(links_of(as_it_says))
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize(
     ("links", "message"),
     [

@@ -29,6 +29,7 @@ def build(tmp_path, name: str, ctx):
     return bind_component(LINKS, LINK_SETTINGS[name], "links[0]", tmp_path).build(ctx)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("name", LINKS.registry)
 def test_participation_is_the_mean_reported_probability(tmp_path, name):
     """Over seeds, which are independent; what is reported may itself be random (places of clients)."""
@@ -58,7 +59,7 @@ def run_seed(process, seed):
     return links.active, links.prob
 
 
-@pytest.mark.first(4)
+@pytest.mark.every(2)
 @pytest.mark.parametrize("name", LINKS.registry)
 def test_links_are_the_same_in_both_precisions(tmp_path, name):
     m = 10 * CLIENTS
@@ -73,7 +74,7 @@ def test_links_are_the_same_in_both_precisions(tmp_path, name):
     assert 0 < single.mean() < 1
 
 
-@pytest.mark.first(5)
+@pytest.mark.every(2)
 @pytest.mark.parametrize("name", LINKS.registry)
 def test_blocks_of_any_length_give_the_same_links(tmp_path, name):
     process = build(tmp_path, name, context(CLIENTS, 6))
@@ -93,7 +94,7 @@ def experiment(links, **changes) -> Experiment:
     return Experiment.from_table(table)
 
 
-@pytest.mark.first(4)
+@pytest.mark.every(2)
 @pytest.mark.parametrize("precision", ["float32", "float64"])
 @pytest.mark.parametrize("ending", ["npy", "csv"])
 @pytest.mark.parametrize("name", ["markov", "fading", "cyclic"])

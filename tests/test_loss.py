@@ -113,6 +113,7 @@ def test_a_client_without_test_samples_does_not_count_in_their_mean():
     assert run.final("server_test_loss_by_client") == pytest.approx(expected, rel=1e-12)
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("weights", ["uniform", "samples"])
 def test_one_full_batch_step_is_numpy(weights):
     """One client with one sample each: no minibatch to draw; p = 1: x^1 = x^0 - eta sum_i a_i grad F_i."""
@@ -162,7 +163,7 @@ TREES = {
 }
 
 
-@pytest.mark.first(2)
+@pytest.mark.first(1)
 @pytest.mark.parametrize("name", TREES)
 def test_any_tree_of_parameters_gives_the_same_run(name, tmp_path):
     start, parts = TREES[name]

@@ -149,6 +149,7 @@ def test_on_the_fly_a_sample_is_the_same_wherever_it_is_used():
     assert not np.array_equal(rows_of(others, "train")[0][:10], x[:10])
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("weights", ["uniform", "samples"])
 def test_on_the_fly_is_evaluated_as_defined(weights):
     problem = synthetic.function(FLOAT32, num_clients=11, max_rows=400, on_the_fly=True, weights=weights)

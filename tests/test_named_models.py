@@ -34,6 +34,7 @@ CASES = {
 }
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("name", CASES)
 def test_outputs_and_slopes_are_those_of_numpy(name):
     """The slope along a direction by differences: 1e-5 apart, so right to about 1e-9."""

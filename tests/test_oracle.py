@@ -451,7 +451,7 @@ def metrics_of(data: oracle.Logistic, x: np.ndarray) -> dict[str, float]:
     return dict(zip(METRICS, values, strict=True))
 
 
-@pytest.mark.first(3)
+@pytest.mark.first(2)
 @pytest.mark.parametrize(
     ("algorithm", "compute", "minibatch"),
     [
@@ -572,7 +572,7 @@ def mean_model_error(experiment: fedpbc.Experiment) -> np.ndarray:
     return error
 
 
-@pytest.mark.first(3)
+@pytest.mark.first(1)
 @pytest.mark.parametrize("links", ["two groups", "sine", "zipf", "sine below zero", "p = 0"])
 def test_the_mean_model_of_fedpbc_does_not_depend_on_the_links(tmp_path: Any, links: str) -> None:
     """|error| <= 1e-12 ||ubar|| at every t; others differ by more than 1e-2 after 200 rounds (next test)."""

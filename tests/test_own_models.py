@@ -16,6 +16,7 @@ from fedpbc.testing import check_problem
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
+@pytest.mark.release
 @pytest.mark.parametrize("library", ["equinox", pytest.param("flax", marks=pytest.mark.release)])
 def test_the_example_learns(library, monkeypatch, tmp_path):
     with warnings.catch_warnings():

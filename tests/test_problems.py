@@ -99,6 +99,7 @@ def test_curved_quadratics_have_their_gradients_minimiser_and_metrics():
         np.testing.assert_allclose(metrics["distance"][k], np.linalg.norm(x[k] - minimiser), rtol=1e-6)
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("hidden", [0, 4])
 def test_clients_may_count_by_their_samples(hidden):
     """F = sum_i a_i F_i and its gradient, and the mean of the clients' scaled losses is that F."""
@@ -177,6 +178,7 @@ def logits_of(x, hidden, features, xp):
     return units @ v[:, :hidden].T + v[:, hidden]
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("hidden", MODELS)
 def test_gradient_is_that_of_the_cross_entropy(hidden):
     problem = synthetic.function(CONTEXT, num_clients=5, hidden=hidden)
@@ -193,6 +195,7 @@ def test_gradient_is_that_of_the_cross_entropy(hidden):
         assert np.all(np.abs(gradient).reshape(-1)[[0, -1]] > 0)
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("hidden", MODELS)
 def test_evaluation_is_uniform_over_clients(hidden):
     problem = synthetic.function(Context(3, np.dtype(np.float64), 10, (3,)), num_clients=12, hidden=hidden)

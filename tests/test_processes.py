@@ -76,6 +76,7 @@ def metrics(folder: str) -> bytes:
     return (Path(folder) / "metrics.csv").read_bytes()
 
 
+@pytest.mark.release
 @pytest.mark.parametrize("killed", [0, pytest.param(1, marks=pytest.mark.release)])
 def test_killed_and_resumed_with_another_number_of_processes(write, killed):
     write(500)

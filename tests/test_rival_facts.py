@@ -165,6 +165,7 @@ def test_the_norm_limit_is_one():
     np.testing.assert_allclose(played({"name": "fedawe", "norm_limit": 1e9})[0], free, rtol=1e-9)
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize(("minibatch", "steps"), [("round", 3), ("step", 3), ("step", 1)])
 def test_the_last_gradient_is_that_of_the_last_step(minibatch, steps):
     """g = (z_(s-1) - z_s)/eta - shift, where all steps on one minibatch are one program too."""

@@ -202,6 +202,7 @@ QUICK = {("all", "everything"), ("active", "plain")}
 """What continuous integration has of each case; the rest runs before a release."""
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize(
     ("case", "compute", "scenario"),
     [pytest.param(*each, marks=() if each[1:] in QUICK else pytest.mark.release) for each in RUNS],
@@ -257,6 +258,7 @@ def on_minibatches() -> list[Any]:
     return [pytest.param(name, marks=() if name in first else pytest.mark.release) for name in cases]
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("case", on_minibatches())
 def test_on_a_model_with_minibatches(tmp_path: Any, case: str) -> None:
     """Logistic regression, fresh minibatches, decaying rate, cool-down: gradients are not linear here."""
@@ -627,6 +629,7 @@ MUTANTS = [
 ]
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize(("case", "mutant"), MUTANTS, ids=lambda v: v if isinstance(v, str) else type(v).__name__)
 def test_a_wrong_rule_does_not_agree(folder: Any, case: str, mutant: rivals.Method) -> None:
     run, lost = simulated(folder, case, "all", **SCENARIOS["everything"])

@@ -67,7 +67,7 @@ def test_a_difference_to_what_is_not_in_the_mean_does_not_count() -> None:
     assert after.epoch.tolist() == [1, 1]
 
 
-@pytest.mark.first(2)
+@pytest.mark.first(1)
 @pytest.mark.parametrize("link", DRAWN)
 @pytest.mark.parametrize("method", METHODS, ids=str)
 def test_the_differences_give_the_same_models_in_every_round(link: str, method: dict[str, Any]) -> None:

@@ -176,6 +176,7 @@ def test_finished_cells_without_their_experiment_are_not_trusted(table, tmp_path
         run(Experiment.from_table(table), tmp_path / "out", resume=True)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("name", ["manifest.json", "metrics.csv", "summary.json", "experiment.toml"])
 @pytest.mark.parametrize("content", ["", "{}", "null", "round\n1\n"])
 def test_damaged_run_directories_end_in_one_line(finished, table, name, content):

@@ -38,6 +38,7 @@ def test_the_algorithm_conforms_and_is_fedavg_at_its_default():
     check_algorithm(skeleton("algorithm").example(server_rate=0.5))
 
 
+@pytest.mark.release
 def test_the_links_conform():
     check_links(skeleton("links").example(prob=0.6, period=4))
 

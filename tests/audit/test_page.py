@@ -403,7 +403,7 @@ def test_a_browser_shows_unknown_rounds(browser, tmp_path):
     assert len(colours[1] - colours[0]) == 1
 
 
-@pytest.mark.first(4)
+@pytest.mark.first(2)
 @pytest.mark.parametrize(
     ("fault", "old", "new"),
     [

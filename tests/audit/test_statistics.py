@@ -195,6 +195,7 @@ def test_memory_is_measured_as_simulated():
     assert np.all(result.used > 0.4)
 
 
+@pytest.mark.first(2)
 @pytest.mark.parametrize("name", ["independent", "memory .5", "memory .8", "ten of all", "shared outage"])
 def test_rates_are_covered_and_steady_logs_raise_no_alarm(name):
     """Over 60 logs of 60 clients: coverage >= .95 less three standard errors, alarms <= their level plus three."""
@@ -221,6 +222,7 @@ def test_the_intervals_of_an_audit_allow_for_memory():
     assert np.mean((low <= p) & (p <= high)) < 0.6
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("name", ["independent", "memory .5"])
 def test_unknown_rounds_raise_no_alarm(name):
     """The same limits with an outage of the logger and scattered unknown rounds."""

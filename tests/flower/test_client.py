@@ -320,6 +320,7 @@ def test_differences_of_a_model_of_coarse_numbers_do_not_drift():
     np.testing.assert_allclose(strategy.rule.tables["mean"].row(0)["w"], mean, atol=1e-4 * np.abs(mean).max())
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("case", ["mifa by client", "fedvarp by client"])
 @pytest.mark.parametrize("announced", [True, False], ids=["", "the reply that says so gets lost"])
 def test_a_client_that_lost_its_latest_update(case, announced):

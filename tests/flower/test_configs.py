@@ -101,6 +101,7 @@ def test_a_config_that_changes_from_round_to_round(kind, how, start):
     assert start is not None or config == lr()  # Flower changes the object that the app gave, we do not
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("how", [InPlace, Anew])
 @pytest.mark.parametrize("kind", KINDS)
 def test_killed_and_resumed(kind, how, tmp_path):

@@ -109,6 +109,7 @@ def test_a_round_that_fails_every_time_is_said_aloud(app, what, tmp_path, caplog
         assert (line["refused"], line["catching_up"], line["left_out"]) == ([], {}, {})
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("case", ["fedpbc", "corrected", "corrected light"])
 @pytest.mark.parametrize("kind", ["raises", "NaN"])
 @pytest.mark.parametrize("stop", [None, 4, 5, 6, 8])

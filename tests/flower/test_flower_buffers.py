@@ -82,6 +82,7 @@ def expected_buffers(postponed: bool, waits: bool) -> list[dict[str, Any]]:
     return found
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("name", CASES)
 def test_every_strategy_averages_them_and_is_itself_without_them(name):
     strategy, method = CASES[name].make(M), CASES[name].method

@@ -202,6 +202,7 @@ def test_a_broken_reply_is_refused(name, tmp_path, caplog):
     ]
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("name", ["NaN", "another shape", "one byte of the header"])
 @pytest.mark.parametrize(
     "case",

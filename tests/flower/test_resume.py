@@ -92,6 +92,7 @@ def check(case: str, folder: Path, final: np.ndarray) -> None:
     np.testing.assert_allclose(final, expected(CASES[case].method, U, active)[-1], atol=1e-9, rtol=0)
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("case", CLIENTS_KEEP_NOTHING)
 def test_killed_at_any_call_of_the_grid(case, tmp_path):
     """Twice: the second time after ``k`` more calls."""
@@ -109,6 +110,7 @@ def test_killed_at_any_call_of_the_grid(case, tmp_path):
     assert len(cut) > 1.5 * 36 / step
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("case", CLIENTS_KEEP_NOTHING)
 def test_killed_while_a_file_is_written(case, when, tmp_path, monkeypatch):
@@ -158,6 +160,7 @@ def test_half_a_line_does_no_harm(name, tmp_path, monkeypatch):
     assert [line["round"] for line in lines] == list(range(ROUNDS))
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("case", CASES)
 def test_the_clients_live_on_when_the_server_dies(case, tmp_path):
     """Their contexts are ahead of the checkpoint: they did the round that the server forgot."""

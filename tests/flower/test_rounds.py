@@ -62,6 +62,7 @@ def test_the_trace_has_what_is_hard():
     assert (UP & DOWN).any(axis=0).all()
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize(
     ("case", "links"),
     [(case, "both") for case in CASES]
@@ -92,12 +93,14 @@ def test_the_simulator_says_the_same(case, tmp_path):
     assert gap(played(case, UP, DOWN), simulated.servers) < 1e-9
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("case", CASES)
 def test_flowers_own_loop_gives_the_same(case):
     models = play(CASES[case].make(M), grid_of(quadratic_app(U), UP, DOWN), SHORT, start=Strategy.start)
     assert gap(models, expected(CASES[case].method, U, (UP & DOWN)[:SHORT])) < 1e-9
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("case", [case for case in CASES if case not in KEPT_BY_CLIENTS])
 def test_a_client_under_a_new_node_id_is_the_same_client(case):
     grid = grid_of(quadratic_app(U), UP, DOWN)
@@ -145,6 +148,7 @@ def test_the_mean_of_all_models_does_not_depend_on_the_links(seed):
     assert np.linalg.norm(expected_mean - mean) > 0.1 * np.linalg.norm(mean)  # far from where any method would be
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("case", CASES)
 def test_cooldown(case):
     models, active = played(case, UP, DOWN, SHORT, cooldown=7), (UP & DOWN)[:SHORT]
