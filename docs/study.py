@@ -94,6 +94,11 @@ def links(trait: str, rounds: int) -> list[Table]:
     ]
 
 
+def link_labels() -> list[str]:
+    """Of the eleven, in their order."""
+    return [setting["label"] for setting in links("", 1)]
+
+
 SMALL: Table = {
     "rounds": 600,
     "local_steps": 5,

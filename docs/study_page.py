@@ -11,7 +11,7 @@ from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from page import DOCS, write_page
 from scipy.special import stdtrit
-from study import CERTAIN, METHODS, MIXING, ORACLES, OURS, REFERENCE
+from study import CERTAIN, LOST, METHODS, MIXING, ORACLES, OURS, REFERENCE, link_labels
 
 from fedpbc.compare.ties import ties
 from fedpbc.plots.palette import COLORS, MARKERS, RESERVED
@@ -23,12 +23,21 @@ class Shown(NamedTuple):
     title: str
     metric: str
     digits: str
+    level: float = 0.0
+    """What is below this counts as this where it is divided: less is no practical difference."""
+
+
+class Runs(NamedTuple):
+    """A row per run, and its columns by (problem, algorithm, links), in the order of the seeds."""
+
+    rows: pd.DataFrame
+    cells: dict[tuple[str, str, str], dict[str, np.ndarray]]
 
 
 PROBLEMS = {
     "digits": Shown("Digits, MLP: train loss, mean over clients", "train_loss", ".3f"),
     "synthetic": Shown("Synthetic(1,1): train loss, mean over clients", "train_loss", ".3f"),
-    "quadratic": Shown("Curved quadratics: distance to the minimiser", "distance", ".2g"),
+    "quadratic": Shown("Curved quadratics: distance to the minimiser", "distance", ".2g", level=0.05),
 }
 EVERYBODY = ", everybody"
 """Of labels: all clients compute, not the active ones alone."""
@@ -52,18 +61,19 @@ def write(data: Path) -> None:
     made["study_seen"] = seen_table(runs, "digits", (REFERENCE, "Markov .9", "cyclic", "spot"))
     made["study_minimum"] = minimum_text(data)
     made["study_choices"] = choices_table(pd.read_csv(data / "study_choices.csv"))
-    made["study_effort"] = effort_text(pd.read_csv(data / "study_seconds.csv"), len(runs))
+    made["study_effort"] = effort_text(pd.read_csv(data / "study_seconds.csv"), len(runs.rows))
     made["study_rates"] = sensitivity(runs, figures / "study_rates.png")
     write_page("comparison", made)
 
 
-def load(data: Path) -> pd.DataFrame:
+def load(data: Path) -> Runs:
     """A row per run; methods with which everybody computes have names of their own."""
     runs = pd.read_csv(data / "study_runs.csv")
     runs["problem"] = runs["name"].str.replace("_everybody|_lost", "", regex=True)
     both = runs["compute"].eq("all")
     runs.loc[both, "algorithm"] = runs.loc[both, "algorithm"] + EVERYBODY
-    return runs
+    grouped = runs.sort_values("seed").groupby(["problem", "algorithm", "links"], sort=False)
+    return Runs(runs, {key: {name: found[name].to_numpy() for name in found} for key, found in grouped})
 
 
 def missing(problem: str) -> str:
@@ -71,27 +81,29 @@ def missing(problem: str) -> str:
     return f"*Not run yet: `python docs/make_study.py run {problem} {problem}_everybody {problem}_lost`.*"
 
 
-def has(runs: pd.DataFrame, problem: str) -> bool:
+def has(runs: Runs, problem: str) -> bool:
     """Whether its runs of all methods are there."""
-    return bool(((runs["problem"] == problem) & (runs["compute"] == "active")).any())
+    return bool(((runs.rows["problem"] == problem) & (runs.rows["compute"] == "active")).any())
 
 
-def rows_of(runs: pd.DataFrame, problem: str) -> list[str]:
+def rows_of(runs: Runs, problem: str) -> list[str]:
     """The methods of a problem, in the order of the study."""
-    there = set(runs.loc[runs["problem"] == problem, "algorithm"])
+    there = {algorithm for p, algorithm, _ in runs.cells if p == problem}
     return [label for label in (*METHODS, *(f"{label}{EVERYBODY}" for label in MIXING)) if label in there]
 
 
-def columns_of(runs: pd.DataFrame, problem: str) -> list[str]:
+def columns_of(runs: Runs, problem: str) -> list[str]:
     """The links of a problem, in the order of the study; state lost at the end."""
-    return list(dict.fromkeys(runs.loc[runs["problem"] == problem, "links"]))
+    there = {link for p, _, link in runs.cells if p == problem}
+    return [link for link in (*link_labels(), LOST) if link in there]
 
 
-def values(runs: pd.DataFrame, problem: str, metric: str, algorithm: str, links: str) -> np.ndarray:
+def values(runs: Runs, problem: str, metric: str, algorithm: str, links: str) -> np.ndarray:
     """Of each seed; infinite (the worst) where the run diverged."""
-    chosen = runs[(runs["problem"] == problem) & (runs["algorithm"] == algorithm) & (runs["links"] == links)]
-    found = chosen.sort_values("seed")
-    worst = np.where(found["diverged"].to_numpy() == 1, np.inf, found[metric].to_numpy(np.float64))
+    found = runs.cells.get((problem, algorithm, links))
+    if found is None:
+        return np.zeros(0)
+    worst = np.where(found["diverged"] == 1, np.inf, found[metric].astype(np.float64))
     return np.where(np.isnan(worst), np.inf, worst)
 
 
@@ -101,7 +113,7 @@ def interval(numbers: np.ndarray) -> float:
     return float(stdtrit(n - 1, 0.975) * numbers.std(ddof=1) / np.sqrt(n)) if n > 1 else float("nan")
 
 
-def judged(runs: pd.DataFrame, problem: str, metric: str, links: str, better: Any) -> tuple[str | None, set[str]]:
+def judged(runs: Runs, problem: str, metric: str, links: str, better: Any) -> tuple[str | None, set[str]]:
     """The best method that is told nothing, and those that the seeds do not tell apart from it."""
     labels = [label for label in rows_of(runs, problem) if label not in ORACLES]
     found = [values(runs, problem, metric, label, links) for label in labels]
@@ -112,7 +124,7 @@ def judged(runs: pd.DataFrame, problem: str, metric: str, links: str, better: An
 
 
 def outcome_table(
-    runs: pd.DataFrame,
+    runs: Runs,
     problem: str,
     metric: str,
     digits: str,
@@ -150,31 +162,35 @@ def shown(numbers: np.ndarray, digits: str) -> str:
     return f"{mean:{digits}} ± {half:{digits}}"
 
 
-def unequal(runs: pd.DataFrame, problem: str) -> list[str]:
+def unequal(runs: Runs, problem: str) -> list[str]:
     """The link settings under which clients differ; all but p = 1."""
     return [links for links in columns_of(runs, problem) if links != CERTAIN]
 
 
-def summary_table(runs: pd.DataFrame) -> str:
+def summary_table(runs: Runs) -> str:
     """Of each method and problem: on how many link settings best or tied, and how far behind the best it is.
 
-    Behind is the loss (distance) divided by the best method's that is told nothing: the median over link settings, and
-    the largest.
+    Behind is the loss (distance) divided by the best method's that is told nothing, both at least the problem's level:
+    the median over link settings, and the largest.
     """
     problems = [p for p in PROBLEMS if has(runs, p)]
+    marks = {
+        (p, links): judged(runs, p, PROBLEMS[p].metric, links, "lower") for p in problems for links in unequal(runs, p)
+    }
     lines = []
     for label in (*METHODS, *(f"{label}{EVERYBODY}" for label in MIXING)):
         cells = [f"*{label}*" if label in ORACLES else label]
         for problem in problems:
-            metric, columns = PROBLEMS[problem].metric, unequal(runs, problem)
+            metric, level, columns = PROBLEMS[problem].metric, PROBLEMS[problem].level, unequal(runs, problem)
             first, ratios = 0, []
             for links in columns:
                 numbers = values(runs, problem, metric, label, links)
                 if not len(numbers):
                     continue
-                best, tied = judged(runs, problem, metric, links, "lower")
+                best, tied = marks[problem, links]
                 first += label == best or label in tied
-                ratios.append(numbers.mean() / values(runs, problem, metric, best or label, links).mean())
+                least = values(runs, problem, metric, best or label, links).mean()
+                ratios.append(max(numbers.mean(), level) / max(least, level))
             if not ratios:
                 cells += ["", ""]
                 continue
@@ -189,10 +205,10 @@ def times(ratio: float) -> str:
     """A ratio with two digits."""
     if not np.isfinite(ratio):
         return "diverged"
-    return f"{ratio:.2f}" if ratio < 10 else f"{ratio:.0f}" if ratio < 1000 else "> 1000"
+    return f"{ratio:.2f}" if ratio < 10 else f"{ratio:.0f}"
 
 
-def cost_table(runs: pd.DataFrame, problem: str, some: tuple[str, ...]) -> str:
+def cost_table(runs: Runs, problem: str, some: tuple[str, ...]) -> str:
     """What the target takes, medians over the seeds: rounds, local steps, MB sent by clients, simulated minutes."""
     lines = []
     for label in rows_of(runs, problem):
@@ -215,7 +231,7 @@ def cost_table(runs: pd.DataFrame, problem: str, some: tuple[str, ...]) -> str:
     return table(["method", *some], lines)
 
 
-def seen_table(runs: pd.DataFrame, problem: str, some: tuple[str, ...]) -> str:
+def seen_table(runs: Runs, problem: str, some: tuple[str, ...]) -> str:
     """Accuracy after 100 rounds over the clients that are there, over all, and over the worst tenth."""
     lines = []
     for label in TOLD:
@@ -259,9 +275,9 @@ def effort_text(seconds: pd.DataFrame, runs: int) -> str:
     return f"{runs:,} reported runs; {minutes:.0f} minutes on two cores, tuning included"
 
 
-def sensitivity(runs: pd.DataFrame, path: Path) -> str:
+def sensitivity(runs: Runs, path: Path) -> str:
     """Draw loss after the last round against the learning rate, a panel per link setting."""
-    swept = runs[runs["problem"] == "digits_rates"].copy()
+    swept = runs.rows[runs.rows["problem"] == "digits_rates"].copy()
     if swept.empty:
         return "*Not run yet: `python docs/make_study.py run digits_rates`.*"
     parts = swept["algorithm"].str.extract(r"^(?P<method>.*), eta (?P<eta>.*)$")
@@ -291,26 +307,23 @@ def sensitivity(runs: pd.DataFrame, path: Path) -> str:
     return f"![Loss against the learning rate](figures/{path.name})\n\n*{caption} larger rates diverged.*"
 
 
-def draw_outcomes(runs: pd.DataFrame, path: Path) -> None:
+def draw_outcomes(runs: Runs, path: Path) -> None:
     """Methods by links, a panel per problem: the darker, the farther behind the best of the column."""
     problems = [p for p in PROBLEMS if has(runs, p)]
     figure = Figure(figsize=(8.4 * min(len(problems), 3), 8.4), layout="constrained")
     shades = LinearSegmentedColormap.from_list("behind", ["#FFFFFF", "#9CC9E3", "#0072B2", "#00263D"])
     for ax, problem in zip(np.atleast_1d(figure.subplots(1, len(problems))), problems, strict=True):
-        title, metric, digits = PROBLEMS[problem]
+        title, metric, digits, level = PROBLEMS[problem]
         labels, columns = rows_of(runs, problem), columns_of(runs, problem)
         means = np.array(
             [
-                [
-                    values(runs, problem, metric, a, c).mean() if len(values(runs, problem, metric, a, c)) else np.nan
-                    for c in columns
-                ]
+                [found.mean() if len(found := values(runs, problem, metric, a, c)) else np.nan for c in columns]
                 for a in labels
             ]
         )
         told = np.array([label not in ORACLES for label in labels])
         best = np.nanmin(np.where(np.isfinite(means), means, np.nan)[told], axis=0)
-        behind = np.clip(np.log10(np.maximum(means, 1e-9) / np.maximum(best, 1e-9)), 0, 1)
+        behind = np.clip(np.log10(np.maximum(means, level) / np.maximum(best, level)), 0, 1)
         ax.imshow(np.where(np.isnan(behind), 0, behind), cmap=shades, vmin=0, vmax=1, aspect="auto")
         for j, links in enumerate(columns):
             winner, tied = judged(runs, problem, metric, links, "lower")
