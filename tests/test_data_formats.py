@@ -141,6 +141,10 @@ def test_a_damaged_pickle_is_one_line_or_plain_data(data):
     assert "\n" not in said
 
 
+def test_an_escape_that_is_none_in_an_old_pickle_is_no_warning():
+    assert plainpickle.load(b"S'a\\u'\n.") == "a\\u"
+
+
 def test_svhn_label_10_is_digit_0(tmp_path):
     scipy = pytest.importorskip("scipy.io")
     images, labels = files.pixels(32, 32, 3, 7), np.array([10, 1, 2, 3, 9, 10, 5])

@@ -341,6 +341,7 @@ def assert_same_directory(first: Path, second: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.release
 def test_sigkill_and_resume_from_the_command_line(tmp_path):
     """A real process, really killed, several times; after two writes it waits for that."""
     arguments = ["run", "synthetic", "--set", "problem.num_clients=20", "--set", "rounds=1500", "--seeds", "0"]

@@ -34,7 +34,7 @@ def columns(result) -> dict:
     return {(key, name): a.tobytes() for key, cell in result.cells.items() for name, a in cell.rows.items()}
 
 
-@pytest.mark.first(1)
+@pytest.mark.release
 @pytest.mark.parametrize("compute", ["all", "active"])
 def test_the_same_bits_on_any_number_of_devices(compute):
     e = experiment(compute=[compute])

@@ -7,6 +7,7 @@ read too (plainarrays.py): the names that such a pickle calls are taken for what
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from pickletools import genops
 from typing import Any
@@ -44,10 +45,12 @@ def load(data: bytes, arrays: bool = False) -> Any:
     """
     machine = _Machine(arrays)
     try:
-        for opcode, argument, position in genops(data):
-            if opcode.name == "STOP":
-                return _checked(machine.pop())
-            machine.run(opcode.name, argument, position)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of escapes in old strings
+            for opcode, argument, position in genops(data):
+                if opcode.name == "STOP":
+                    return _checked(machine.pop())
+                machine.run(opcode.name, argument, position)
     except PickleError:
         raise
     except NotPlain as error:
