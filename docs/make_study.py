@@ -22,6 +22,7 @@ from study import FILES, tables
 
 import fedpbc
 from fedpbc.compare.targets import Clock, Target, reached
+from fedpbc.experiment.load import load_experiment
 from fedpbc.runs.run import Run
 
 DATA = Path(__file__).resolve().parent / "data"
@@ -156,7 +157,7 @@ def spent(name: str, runs: Path) -> dict[str, Any]:
 
 def minima(path: Path) -> list[dict[str, Any]]:
     """min F of each seed of a convex problem."""
-    experiment = fedpbc.read_run(path).experiment
+    experiment = load_experiment(str(path / "experiment.toml"))
     return [{"seed": seed, "minimum": number(smallest_loss(experiment, seed))} for seed in experiment.seeds]
 
 

@@ -283,7 +283,7 @@ def smallest_loss(experiment: Experiment, seed: int) -> float:
         @jax.jit
         def value_and_gradient(x: jax.Array) -> tuple[jax.Array, jax.Array]:
             total = sum_blocks(problem, x[None], 1)
-            return total["loss"][0], total["gradient"][0]
+            return total["train_loss_by_client"][0], total["gradient"][0]
 
         done = minimize(
             lambda x: tuple(np.asarray(part, np.float64) for part in value_and_gradient(x)),

@@ -11,7 +11,7 @@ from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from page import DOCS, write_page
 from scipy.special import stdtrit
-from study import CERTAIN, LOST, METHODS, MIXING, ORACLES, OURS, REFERENCE, link_labels
+from study import CERTAIN, LOST, METHODS, MIXING, ORACLES, OURS, REFERENCE, link_labels, tables
 
 from fedpbc.compare.ties import ties
 from fedpbc.plots.palette import COLORS, MARKERS, RESERVED
@@ -38,6 +38,8 @@ PROBLEMS = {
     "digits": Shown("Digits, MLP: train loss, mean over clients", "train_loss", ".3f"),
     "synthetic": Shown("Synthetic(1,1): train loss, mean over clients", "train_loss", ".3f"),
     "quadratic": Shown("Curved quadratics: distance to the minimiser", "distance", ".2g", level=0.05),
+    "mnist_20": Shown("MNIST, small CNN, 20 clients: train loss", "train_loss", ".3f"),
+    "mnist_100": Shown("MNIST, small CNN, 100 clients: train loss", "train_loss", ".3f"),
 }
 EVERYBODY = ", everybody"
 """Of labels: all clients compute, not the active ones alone."""
@@ -78,7 +80,8 @@ def load(data: Path) -> Runs:
 
 def missing(problem: str) -> str:
     """What stands where a problem has no results."""
-    return f"*Not run yet: `python docs/make_study.py run {problem} {problem}_everybody {problem}_lost`.*"
+    names = " ".join(name for name in tables() if name in (problem, f"{problem}_everybody", f"{problem}_lost"))
+    return f"*Not run yet: `python docs/make_study.py run {names}`.*"
 
 
 def has(runs: Runs, problem: str) -> bool:
