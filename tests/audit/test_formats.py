@@ -367,6 +367,17 @@ def flare_log() -> str:
     return text
 
 
+def test_a_result_that_says_it_failed_is_none(tmp_path):
+    lines = flare_log().splitlines()
+    got = [i for i, line in enumerate(lines) if "got result" in line and "name=train" in line]
+    for i, code in zip(got, ("OK", "EXECUTION_EXCEPTION", "OK"), strict=False):
+        lines[i] = lines[i].replace("wf=controller]", f"wf=controller, peer=x, peer_rc={code}, task_name=train]")
+    (tmp_path / "server.log").write_text("\n".join(lines))
+    expected = np.array(ACTIVE, bool)
+    expected[tuple(np.argwhere(expected)[1])] = False
+    np.testing.assert_array_equal(matrix(read_log(tmp_path / "server.log"))[:, :M], expected)
+
+
 def openfl_log() -> str:
     text = ""
     for t in range(T):

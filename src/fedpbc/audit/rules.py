@@ -210,8 +210,8 @@ RULES: tuple[Rule, ...] = (
         "Prefer FedStale here, which keeps a model per client on the server, or FedFade, which keeps one on each "
         "client; FedAU where neither can. SCAFFOLD, drift-corrected FedPBC, FedAWE and debiased FedAvg are not safe.",
         lambda f: (
-            f"Taking part depends on the round before (autocorrelation {_autocorrelation(f):.2f}). With tuned steps, at "
-            ".9 and .97, FedStale and FedFade were ahead of FedAU, MIFA, FedVARP and SCAFFOLD on a logistic "
+            f"Taking part depends on the round before (autocorrelation {_autocorrelation(f):.2f}). With tuned steps, "
+            "at .9 and .97, FedStale and FedFade were ahead of FedAU, MIFA, FedVARP and SCAFFOLD on a logistic "
             "classifier. On a small network FedStale was level with FedFade and MIFA at .9, and second to FedAU at .97 "
             "(docs/comparison.md). On quadratics MIFA and SCAFFOLD stayed the most exact."
         ),

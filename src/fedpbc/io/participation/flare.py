@@ -10,11 +10,15 @@ from fedpbc.io.participation.source import Source
 
 _ROUND = re.compile(r"\bRound (\d{1,9}) started")
 _RESULT = re.compile(r"got result from client (\S+) for task: name=([^,\s]+)")
+_FAILED = re.compile(r"\bpeer_rc=(?!OK\b)\w")
 _CLIENT = re.compile(r"assigned task to client (\S+?): name=|Client: New client ([^\s@]+)@")
 
 
 def read_flare(source: Source, reading: Reading, progress: Progress | None = None) -> Table:
-    """Clients that joined, or were given a task, and never sent a result are there and never active."""
+    """Clients that joined, or were given a task, and never sent a result are there and never active.
+
+    A result whose line says ``peer_rc=`` and another code than OK is a failure: none.
+    """
     results, round_ = Results(), None
     for number, text in numbered_lines(source, progress):
         if match := _ROUND.search(text):
@@ -25,7 +29,10 @@ def read_flare(source: Source, reading: Reading, progress: Progress | None = Non
         elif match := _RESULT.search(text):
             if round_ is None:
                 raise BadLog(source, f"line {number}: a result, and no line 'Round N started.' before it")
-            results.add(match[2], round_, match[1])
+            if _FAILED.search(text):
+                results.names.encode([match[1]])
+            else:
+                results.add(match[2], round_, match[1])
         elif match := _CLIENT.search(text):
             results.names.encode([match[1] or match[2]])
         else:
