@@ -144,7 +144,11 @@ class Columns:
         elif self.active not in (None, "active"):
             notes.append(f"column {self.active} says who took part")
         if self.wide:
-            notes.append(f"a table with a column for every client: {len(self.wide):,} of them")
+            shown = self.wide if len(self.wide) < 6 else [*self.wide[:2], "...", *self.wide[-2:]]
+            notes.append(
+                f"a table with a column for every client: {len(self.wide):,} of them ({', '.join(shown)}); "
+                "a column that is none counts as one, drop it from the table"
+            )
         if self.unused:
             notes.append(f"columns not used: {', '.join(self.unused)}")
         return notes
