@@ -378,6 +378,14 @@ def test_a_result_that_says_it_failed_is_none(tmp_path):
     np.testing.assert_array_equal(matrix(read_log(tmp_path / "server.log"))[:, :M], expected)
 
 
+def test_two_times_that_are_near_make_no_rounds(tmp_path):
+    times = [0.0, 0.001, 30.0, 60.0, 90.0, 120.0, 150.0]
+    rows = "".join(f"{1772323200 + time:.3f},{'abc'[k % 3]}\n" for k, time in enumerate(times))
+    (tmp_path / "log.csv").write_text("time,client\n" + rows)
+    with pytest.raises(ConfigError, match=r"no pause .* stands out"):
+        read_log(tmp_path / "log.csv", round_gap="auto")
+
+
 def openfl_log() -> str:
     text = ""
     for t in range(T):

@@ -63,13 +63,18 @@ def likely_length(moments: np.ndarray) -> float:
 
 
 def _widest_step(pauses: np.ndarray) -> float | None:
-    """Half-way (in the logarithm) over the widest step between the pauses, put in order; None where it is narrow."""
+    """Half-way (in the logarithm) over the widest step between the pauses, put in order.
+
+    None where it is narrow, or splits all but a few times from each other: two that are near make no rounds.
+    """
     lengths = np.unique(pauses).astype(float)
     ratios = lengths[1:] / lengths[:-1]
     if not len(ratios) or ratios.max() < STANDS_OUT:
         return None
     k = int(np.argmax(ratios))
-    return float(np.sqrt(lengths[k] * lengths[k + 1]))
+    least = float(np.sqrt(lengths[k] * lengths[k + 1]))
+    rounds = 1 + np.count_nonzero(pauses > least)
+    return least if 2 * (len(pauses) + 1) >= 3 * rounds else None
 
 
 def _pause_that_stands_out(source: Source, pauses: np.ndarray, reading: Reading) -> float:
