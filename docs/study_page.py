@@ -286,14 +286,14 @@ def sensitivity(runs: Runs, path: Path) -> str:
     parts = swept["algorithm"].str.extract(r"^(?P<method>.*), eta (?P<eta>.*)$")
     swept = swept.assign(method=parts["method"], eta=parts["eta"].astype(float))
     swept["loss"] = np.where(swept["diverged"] == 1, np.inf, swept["train_loss"])
-    columns = list(dict.fromkeys(swept["links"]))
+    columns, free = list(dict.fromkeys(swept["links"])), [c for c in COLORS if c not in RESERVED.values()]
     figure = Figure(figsize=(5.2 * len(columns), 4), layout="constrained")
     for ax, links in zip(np.atleast_1d(figure.subplots(1, len(columns), sharey=True)), columns, strict=True):
         for k, label in enumerate(dict.fromkeys(swept["method"])):
             mine = swept[(swept["links"] == links) & (swept["method"] == label)]
             mean = mine.groupby("eta")["loss"].mean()
             kept = mean[np.isfinite(mean)]
-            color = RESERVED.get(METHODS[label]["name"], COLORS[k % len(COLORS)])
+            color = RESERVED.get(METHODS[label]["name"]) or free[k % len(free)]
             ax.plot(kept.index, kept, marker=MARKERS[k % len(MARKERS)], ms=4, lw=1.3, color=color, label=label)
         ax.set_xscale("log")
         ax.set_yscale("log")
