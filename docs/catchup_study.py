@@ -14,8 +14,8 @@ from typing import Any
 
 import jax
 import numpy as np
-from page import write_page
-from section5 import SETTINGS, markdown
+from page import markdown, write_page
+from section5 import SETTINGS
 
 from fedpbc.core.programs import Programs
 from fedpbc.experiment.grid import Experiment

@@ -14,8 +14,7 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from page import write_page
-from section5 import markdown
+from page import markdown, write_page
 
 from fedpbc.core.programs import Programs
 from fedpbc.experiment.grid import Experiment

@@ -15,8 +15,8 @@ import fade_models as models
 import jax
 import numpy as np
 from drift_study import number
-from page import write_page
-from section5 import WITHOUT_P, markdown
+from page import markdown, write_page
+from section5 import WITHOUT_P
 
 from fedpbc.core.programs import Programs
 from fedpbc.experiment.grid import Experiment

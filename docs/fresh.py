@@ -9,7 +9,8 @@ import itertools
 from typing import Any
 
 import numpy as np
-from section5 import SETTINGS, WITHOUT_P, Results, markdown, mean_sd, regimes
+from page import markdown
+from section5 import SETTINGS, WITHOUT_P, Results, mean_sd, regimes
 
 from fedpbc.experiment.grid import Experiment
 

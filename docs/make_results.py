@@ -19,8 +19,7 @@ import fresh
 import jax
 import numpy as np
 import section5
-from page import write_page
-from section5 import markdown
+from page import markdown, write_page
 
 import fedpbc
 from fedpbc.experiment.grid import Experiment

@@ -21,3 +21,14 @@ def write_page(name: str, tables: Mapping[str, str]) -> None:
     page = DOCS / f"{name}.md"
     page.write_text(template.substitute({**tables, "version": version}), encoding="utf-8")
     print(f"{page}: written")
+
+
+def markdown(header: list[str], rows: list[list[str]]) -> str:
+    """A Markdown table; every column but the first is right-aligned."""
+    lines = [markdown_row(header), "|---" + "|---:" * (len(header) - 1) + "|"]
+    return "\n".join(lines + [markdown_row(row) for row in rows])
+
+
+def markdown_row(cells: list[str]) -> str:
+    """A line of a Markdown table."""
+    return "| " + " | ".join(cells) + " |"

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 from matplotlib.figure import Figure
+from page import markdown, markdown_row
 from scipy.optimize import minimize
 
 from fedpbc.core.engine import draw_links
@@ -331,14 +332,3 @@ def _distance(value: float) -> str:
     if value < ROUNDING:
         return "0"
     return f"{value:.0f}" if value >= 10 else f"{value:.2g}"
-
-
-def markdown(header: list[str], rows: list[list[str]]) -> str:
-    """A Markdown table; every column but the first is right-aligned."""
-    lines = [markdown_row(header), "|---" + "|---:" * (len(header) - 1) + "|"]
-    return "\n".join(lines + [markdown_row(row) for row in rows])
-
-
-def markdown_row(cells: list[str]) -> str:
-    """A line of a Markdown table."""
-    return "| " + " | ".join(cells) + " |"

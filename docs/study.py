@@ -198,9 +198,8 @@ def _network(size: int) -> Table:
     problem = {"name": "classification", "model": model, "data": data}
     settings = [link for link in links("mean_label", NETWORK["rounds"]) if link["label"] in NETWORK_LINKS]
     some = {label: METHODS[label] for label in NETWORK_METHODS}
-    table = _table(f"mnist_{size}", {**NETWORK, "problem": problem}, NETWORK_TUNING, settings, some, "active")
-    table["tune"]["grid"] = {method: own for method, own in NETWORK_GRIDS.items() if own}
-    return table
+    common = {**NETWORK, "problem": problem}
+    return _table(f"mnist_{size}", common, NETWORK_TUNING, settings, some, "active", NETWORK_GRIDS)
 
 
 def _rates() -> Table:
@@ -215,11 +214,17 @@ def _rates() -> Table:
 
 
 def _table(
-    name: str, common: Table, tuning: Table, links: list[Table], methods: dict[str, Table], compute: str
+    name: str,
+    common: Table,
+    tuning: Table,
+    links: list[Table],
+    methods: dict[str, Table],
+    compute: str,
+    grids: Table = OWN_GRIDS,
 ) -> Table:
     rates = [_rate(rate) for rate in tuning["learning_rate"]]
     names = {method["name"] for method in methods.values()}
-    grid = {method: own for method, own in OWN_GRIDS.items() if method in names and own}
+    grid = {method: own for method, own in grids.items() if method in names and own}
     plain = {key: value for key, value in common.items() if not isinstance(value, dict)}
     nested = {key: value for key, value in common.items() if isinstance(value, dict)}
     algorithms = [{"label": label, **method} for label, method in methods.items()]

@@ -9,12 +9,12 @@ import numpy as np
 import pandas as pd
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
-from page import DOCS, write_page
-from scipy.special import stdtrit
+from page import DOCS, markdown, write_page
 from study import CERTAIN, LOST, METHODS, MIXING, ORACLES, OURS, REFERENCE, link_labels, tables
 
 from fedpbc.compare.ties import ties
 from fedpbc.plots.palette import COLORS, MARKERS, RESERVED
+from fedpbc.plots.spread import spread
 
 
 class Shown(NamedTuple):
@@ -43,6 +43,8 @@ PROBLEMS = {
 }
 EVERYBODY = ", everybody"
 """Of labels: all clients compute, not the active ones alone."""
+LABELS = (*METHODS, *(f"{label}{EVERYBODY}" for label in MIXING))
+"""In the order of the rows."""
 TOLD = ("FedAvg", "FedAU", "MIFA", "SCAFFOLD", "FedFade", "FedFade, black box", "FedPBC")
 
 
@@ -92,7 +94,7 @@ def has(runs: Runs, problem: str) -> bool:
 def rows_of(runs: Runs, problem: str) -> list[str]:
     """The methods of a problem, in the order of the study."""
     there = {algorithm for p, algorithm, _ in runs.cells if p == problem}
-    return [label for label in (*METHODS, *(f"{label}{EVERYBODY}" for label in MIXING)) if label in there]
+    return [label for label in LABELS if label in there]
 
 
 def columns_of(runs: Runs, problem: str) -> list[str]:
@@ -108,12 +110,6 @@ def values(runs: Runs, problem: str, metric: str, algorithm: str, links: str) ->
         return np.zeros(0)
     worst = np.where(found["diverged"] == 1, np.inf, found[metric].astype(np.float64))
     return np.where(np.isnan(worst), np.inf, worst)
-
-
-def interval(numbers: np.ndarray) -> float:
-    """Half of the 95 % confidence interval of the mean, by Student's t."""
-    n = len(numbers)
-    return float(stdtrit(n - 1, 0.975) * numbers.std(ddof=1) / np.sqrt(n)) if n > 1 else float("nan")
 
 
 def judged(runs: Runs, problem: str, metric: str, links: str, better: Any) -> tuple[str | None, set[str]]:
@@ -149,7 +145,7 @@ def outcome_table(
             cells.append(f"**{text}**" if label == best else f"{text} \\*" if label in tied else text)
         name = f"*{label}*" if label in ORACLES else label
         lines.append([name, *cells])
-    return table(["method", *columns], lines)
+    return markdown(["method", *columns], lines)
 
 
 def shown(numbers: np.ndarray, digits: str) -> str:
@@ -159,7 +155,8 @@ def shown(numbers: np.ndarray, digits: str) -> str:
     lost = int(np.sum(~np.isfinite(numbers)))
     if lost:
         return f"diverged on {lost}"
-    mean, half = numbers.mean(), interval(numbers)
+    mean, _, high = spread(numbers, "ci")
+    half = high - mean
     if digits == ".2g":
         return f"{mean:.2g} ± {half:.1g}" if mean < 10 else f"{mean:.0f} ± {half:.0f}"
     return f"{mean:{digits}} ± {half:{digits}}"
@@ -181,7 +178,7 @@ def summary_table(runs: Runs) -> str:
         (p, links): judged(runs, p, PROBLEMS[p].metric, links, "lower") for p in problems for links in unequal(runs, p)
     }
     lines = []
-    for label in (*METHODS, *(f"{label}{EVERYBODY}" for label in MIXING)):
+    for label in LABELS:
         cells = [f"*{label}*" if label in ORACLES else label]
         for problem in problems:
             metric, level, columns = PROBLEMS[problem].metric, PROBLEMS[problem].level, unequal(runs, problem)
@@ -201,7 +198,7 @@ def summary_table(runs: Runs) -> str:
         if any(cells[1:]):
             lines.append(cells)
     header = [h for p in problems for h in (f"{p.replace('_', ' ')}: best or tied", "behind: median, worst")]
-    return table(["method", *header], lines)
+    return markdown(["method", *header], lines)
 
 
 def times(ratio: float) -> str:
@@ -231,7 +228,7 @@ def cost_table(runs: Runs, problem: str, some: tuple[str, ...]) -> str:
             else:
                 cells.append(f"{rounds:.0f}, {steps / 1000:.0f}k, {sent / 1e6:.0f} MB, {seconds / 60:.1f} min")
         lines.append(cells)
-    return table(["method", *some], lines)
+    return markdown(["method", *some], lines)
 
 
 def seen_table(runs: Runs, problem: str, some: tuple[str, ...]) -> str:
@@ -244,7 +241,7 @@ def seen_table(runs: Runs, problem: str, some: tuple[str, ...]) -> str:
             means = [values(runs, problem, name, label, links).mean() for name in names]
             cells.append(", ".join(f"{mean:.2f}" for mean in means))
         lines.append(cells)
-    return table(["method", *(f"{links}: there, all, worst tenth" for links in some)], lines)
+    return markdown(["method", *(f"{links}: there, all, worst tenth" for links in some)], lines)
 
 
 def minimum_text(data: Path) -> str:
@@ -268,7 +265,7 @@ def choices_table(chosen: pd.DataFrame) -> str:
             rates, falling = mine["learning_rate"], int((mine["schedule"] != "constant").sum())
             cells.append(f"{rates.min():g} to {rates.max():g}; {falling} of {len(mine)} fall" if len(mine) else "")
         lines.append(cells)
-    return table(["method", *names], lines)
+    return markdown(["method", *names], lines)
 
 
 def effort_text(seconds: pd.DataFrame, runs: int) -> str:
@@ -304,10 +301,10 @@ def sensitivity(runs: Runs, path: Path) -> str:
     figure.axes[0].set_ylabel("train loss after 600 rounds")
     figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside right center", frameon=False, fontsize=8)
     figure.savefig(path, dpi=120)
-    caption = (
-        "Constant learning rates, all other options as they are by default, three seeds. Where a curve ends, runs with"
+    return (
+        f"![Loss against the learning rate](figures/{path.name})\n\n*Constant learning rates, all other options as "
+        "they are by default, three seeds. Where a curve ends, runs with larger rates diverged.*"
     )
-    return f"![Loss against the learning rate](figures/{path.name})\n\n*{caption} larger rates diverged.*"
 
 
 def draw_outcomes(runs: Runs, path: Path) -> None:
@@ -346,9 +343,3 @@ def draw_outcomes(runs: Runs, path: Path) -> None:
         ax.spines[:].set_visible(False)
         ax.set_title(title, fontsize=10)
     figure.savefig(path, dpi=120)
-
-
-def table(header: list[str], rows: list[list[str]]) -> str:
-    """A Markdown table; every column but the first is right-aligned."""
-    lines = ["| " + " | ".join(header) + " |", "|---" + "|---:" * (len(header) - 1) + "|"]
-    return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows])

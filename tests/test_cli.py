@@ -18,12 +18,9 @@ from fedpbc.experiment.load import load_experiment, shipped_experiments
 from fedpbc.links import LINKS
 from fedpbc.problems import PROBLEMS
 
-LONG = {"rivals": pytest.mark.release}
-"""It compiles every method, each of which other tests run."""
-
 
 @pytest.mark.first(1)
-@pytest.mark.parametrize("name", [pytest.param(name, marks=LONG.get(name, ())) for name in shipped_experiments()])
+@pytest.mark.parametrize("name", shipped_experiments())
 def test_every_shipped_experiment_runs(fedpbc, tmp_path, name):
     status, out, err = fedpbc("run", name, "--quiet", "--set", "rounds=3", "--set", "cooldown_rounds=0", "--seeds", "0")
     assert (status, err) == (0, "")

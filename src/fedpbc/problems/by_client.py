@@ -33,13 +33,14 @@ def by_client_of(objective: Objective, higher: frozenset[str]) -> ByClient:
         sizes = dict(zip(("train", "test"), objective.blocks, strict=True))
         counts = {part: found for part in sizes if (found := counts_of(params, part)) is not None}
         rows = {part: objective.source.block(params, part, block, sizes[part]) for part in counts}
+        owners = {
+            part: jnp.searchsorted(jnp.cumsum(each), block * sizes[part] + jnp.arange(sizes[part]), side="right")
+            for part, each in counts.items()
+        }
         found = {}
         for name, each in jax.lax.map(lambda pair: values(rows, *pair), (models, buffers)).items():
             part = name.partition("_")[0]
-            owner = jnp.searchsorted(
-                jnp.cumsum(counts[part]), block * sizes[part] + jnp.arange(sizes[part]), side="right"
-            )
-            inside = rows[part]["pooled"] > 0
+            owner, inside = owners[part], rows[part]["pooled"] > 0
             share = jnp.where(inside, each / jnp.maximum(counts[part], 1)[owner].astype(models.dtype), 0)
             zero = jnp.zeros((models.shape[0], counts[part].shape[0]), models.dtype)
             found[name] = zero.at[:, owner].add(share.astype(models.dtype), mode="drop")
