@@ -48,7 +48,7 @@ def simulate(
     compute: Literal["all", "active"] | Sequence[Literal["all", "active"]] = "all",
     cooldown_rounds: int = 0,
     eval_every: int | None = None,
-    chunk_size: int = 25,
+    chunk_size: int | None = None,
     precision: Literal["float32", "float64"] = "float32",
     metrics: Sequence[Literal["server", "mean", "clients"]] = ("server", "mean"),
     state_loss: Mapping[str, Any] | None = None,
@@ -72,8 +72,8 @@ def simulate(
     v = beta v + u, x -= eta v, v = 0 at the start of a round. seeds:
     each draws data, links and samples; all methods of a seed see the same. compute: "all" clients train, or the
     "active". cooldown_rounds: the last rounds, without local steps. eval_every: rounds between rows of metrics
-    (default: about 100 rows). chunk_size: clients computed side by side. state_loss: {"round": t, "share": .1}, clients
-    that lose all they keep. figure: {"metrics": [...], "models": [...], "from_round": t, "spread": "sd"}. out: also
+    (default: about 100 rows). chunk_size: clients computed side by side (default: what suits the model). state_loss:
+    {"round": t, "share": .1}, clients that lose all they keep. figure: {"metrics": [...], "models": [...], "from_round": t, "spread": "sd"}. out: also
     write a run directory there; resume: go on in it. devices: how many JAX devices (CPU cores) are used: cells run
     side by side, a cell that is alone shares its rounds. metrics: whose are taken; without "mean", clients whose
     steps no method would use are not computed; with "clients" also over the worst tenth of them and over the active.

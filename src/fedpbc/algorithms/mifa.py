@@ -8,7 +8,7 @@ import numpy as np
 
 from fedpbc.algorithms.common.broadcast import at_start, broadcast_and_train, forget, heard, models, nothing_known
 from fedpbc.algorithms.differences import Kept, exchange, forget_own, mean_with, nothing_kept
-from fedpbc.core.aggregation import select
+from fedpbc.core.aggregation import mean_of_rows, select
 from fedpbc.core.schema import Context, component
 from fedpbc.core.types import Algorithm, Array, Cost, Round
 
@@ -83,7 +83,7 @@ def _round(wait: Array, state: State, round: Round) -> State:
     reported = heard(round)
     table = remember(state.table, trained.update, round.learning_rate, reported)
     known = state.heard | reported
-    server = _step(wait, state.server, table.__array_namespace__().mean(table, axis=0), known, round)
+    server = _step(wait, state.server, mean_of_rows(table), known, round)
     return State(server, trained.end, table, known)
 
 

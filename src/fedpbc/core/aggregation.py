@@ -9,7 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from fedpbc.core.lazy import jax, on_cpu
 from fedpbc.core.types import Array
+
+LONG = 2**13
+"""Numbers of a row from which on rows are added one after the other on CPUs: XLA's own sum over a leading axis takes up
+to 36 times as long there (100 models of 400 000 numbers: 244 against 7 ms)."""
 
 
 def select(mask: Array, if_true: Array, if_false: Array) -> Array:
@@ -24,13 +29,33 @@ def select(mask: Array, if_true: Array, if_false: Array) -> Array:
 
 def masked_sum(values: Array, mask: Array) -> Array:
     """sum over i in the mask of values[i]. Shapes: [m, ...], bool[m] -> [...]."""
-    xp = values.__array_namespace__()
-    return xp.sum(select(mask, values, xp.zeros_like(values[0])), axis=0)
+    return _added(values, mask)
 
 
 def weighted_sum(values: Array, weights: Array, mask: Array) -> Array:
     """sum over i in the mask of weights[i] values[i]. Shapes: [m, ...], f[m], bool[m] -> [...]."""
-    return masked_sum(values * weights.astype(values.dtype).reshape(mask.shape + (1,) * (values.ndim - 1)), mask)
+    return _added(values, mask, weights.astype(values.dtype))
+
+
+def _added(values: Array, mask: Array | None = None, weights: Array | None = None) -> Array:
+    """sum over i in the mask of weights[i] values[i]: over everybody without one, with weights of one without any."""
+    xp = values.__array_namespace__()
+    nothing = xp.zeros_like(values[0])
+    if xp.__name__ == "jax.numpy" and on_cpu() and nothing.size >= LONG:
+
+        def add(i: Array, total: Array) -> Array:
+            value = values[i] if weights is None else values[i] * weights[i]
+            return total + (value if mask is None else xp.where(mask[i], value, nothing))
+
+        return jax.lax.fori_loop(0, values.shape[0], add, nothing)
+    if weights is not None:
+        values = values * weights.reshape(weights.shape + (1,) * (values.ndim - 1))
+    return xp.sum(values if mask is None else select(mask, values, nothing), axis=0)
+
+
+def mean_of_rows(values: Array) -> Array:
+    """(1/m) sum_i values[i]. [m, ...] -> [...]."""
+    return _added(values) / values.shape[0]
 
 
 def masked_mean(values: Array, mask: Array, otherwise: Array) -> Array:

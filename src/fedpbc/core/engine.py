@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedpbc.core import buffers as buffers_
-from fedpbc.core.aggregation import consensus_distance
+from fedpbc.core.aggregation import consensus_distance, mean_of_rows
 from fedpbc.core.buffers import Buffers
 from fedpbc.core.descent import PLAIN, Descent
 from fedpbc.core.local import local_steps, map_clients, map_some, sum_blocks
@@ -275,7 +275,7 @@ def _evaluate(plan: Plan, inputs: Inputs, carry: Carry) -> dict[str, Array]:
     models = inputs.algorithm.models(carry.algorithm)
     measured = {"server": models.server}
     if plan.with_mean:
-        measured["mean"] = jnp.mean(models.clients, axis=0)
+        measured["mean"] = mean_of_rows(models.clients)
     stacked = jnp.stack(list(measured.values()))
     buffers = _measured_buffers(plan, carry.buffers)
     sums = sum_blocks(inputs.problem, stacked, plan.num_devices, buffers)

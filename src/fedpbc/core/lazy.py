@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-__all__ = ["jax", "jnp"]
+__all__ = ["jax", "jnp", "on_cpu"]
 
 if TYPE_CHECKING:
     import jax
@@ -29,3 +29,8 @@ else:
             return f"<{self._name}, imported on first use>"
 
     jax, jnp = _Module("jax"), _Module("jax.numpy")
+
+
+def on_cpu() -> bool:
+    """Programs are made for CPUs: asked while they are traced."""
+    return bool(jax.default_backend() == "cpu")

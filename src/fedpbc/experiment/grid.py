@@ -76,7 +76,7 @@ class Experiment:
     compute: list[str]
     cooldown_rounds: int
     eval_every: int
-    chunk_size: int
+    chunk_size: int | None
     precision: str
     metrics: list[str]
     imports: list[Path] | None

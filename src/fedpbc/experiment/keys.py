@@ -79,7 +79,7 @@ def settings(
     compute: list[Literal["all", "active"]] = ["all"],  # noqa: B006
     cooldown_rounds: NonNegativeInt = 0,
     eval_every: PositiveInt = 1,
-    chunk_size: PositiveInt = 25,
+    chunk_size: PositiveInt | None = None,
     precision: Literal["float32", "float64"] = "float32",
     metrics: list[Literal["server", "mean", "clients"]] = ["server", "mean"],  # noqa: B006
     imports: list[Path] | None = None,
@@ -90,7 +90,8 @@ def settings(
     steps of a round, "step" draws a fresh one each. weight_decay, clip_norm, momentum: of the local steps, for every
     method. compute: who computes, "all" or only the "active" clients.
     cooldown_rounds: the last rounds, without local steps. eval_every: rounds between two rows of metrics.
-    chunk_size: clients that are computed side by side; other sizes change results by rounding only. metrics: whose
+    chunk_size: clients that are computed side by side, by default what suits the model; other sizes change results by
+    rounding only. metrics: whose
     metrics are taken, of the server's model and of the mean of all client models (with it, the consensus distance);
     without "mean", clients whose steps no method would use are not computed; with "clients", over the worst tenth of
     the clients and over the active ones too. imports: Python

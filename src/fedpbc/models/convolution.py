@@ -9,14 +9,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedpbc.core.lazy import jax, jnp
+from fedpbc.core.lazy import jax, jnp, on_cpu
 from fedpbc.core.types import Array
 from fedpbc.errors import ConfigError
-
-
-def on_cpu() -> bool:
-    """Programs are made for CPUs: asked while they are traced."""
-    return bool(jax.default_backend() == "cpu")
 
 
 def image_shape(name: str, shape: tuple[int, ...]) -> tuple[int, int, int]:

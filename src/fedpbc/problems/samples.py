@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedpbc.core.lazy import jax, jnp
+from fedpbc.core.lazy import jax, jnp, on_cpu
 from fedpbc.core.options import INT_MAX
 from fedpbc.core.types import Array, Pieces
 from fedpbc.errors import ConfigError
@@ -150,13 +150,21 @@ def first_row(part: dict[str, Any]) -> Array | int:
     return part["start"][0] if "start" in part else 0
 
 
+WIDTH = 64
+"""Numbers that are added side by side."""
+
+
 def weighted_sum(values: Array, weights: Array) -> Array:
-    """sum_k values_k weights_k, [n] and [n] -> a number: halves are added to halves until one is left.
+    """sum_k values_k weights_k, [n] and [n] -> a number: rows of ``WIDTH`` one after the other, then halves to halves.
 
     The order is in the program: a product of vectors is summed in an order that the compiler chooses, and it chooses
-    another one when a round is shared between devices.
+    another one when a round is shared between devices. The loop keeps what makes the values out of the sum, where XLA
+    would compute them one by one.
     """
-    parts = values * weights
+    parts = jax.lax.stop_gradient(values) * weights
+    if on_cpu() and parts.shape[0] > WIDTH and parts.shape[0] % WIDTH == 0:
+        rows = parts.reshape(-1, WIDTH)
+        parts = jax.lax.fori_loop(1, rows.shape[0], lambda k, total: total + rows[k], rows[0])
     while parts.shape[0] > 1:
         half = parts.shape[0] // 2
         added, rest = parts[:half] + parts[half : 2 * half], parts[2 * half :]

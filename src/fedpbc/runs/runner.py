@@ -24,7 +24,7 @@ from fedpbc.core.schema import Context
 from fedpbc.core.types import Measure, Problem
 from fedpbc.errors import ConfigError, FedpbcError, first_line, shorten, suggest
 from fedpbc.experiment.grid import Cell, CellKey, Experiment
-from fedpbc.runs import processes
+from fedpbc.runs import processes, sharing
 from fedpbc.runs.callbacks import Callback
 from fedpbc.runs.cell import run_cell
 from fedpbc.runs.directory import RunDirectory, draw_figure, pack, read_run, unpack
@@ -39,8 +39,6 @@ from fedpbc.runs.workers import Queue, by_program, work
 MOST_MEMORY, MODELS_OF_A_CELL = 0.5, 6
 """Cells run side by side within this share of the memory; a cell is taken to need so many times its client models,
 whatever its method: ``memory.STATES`` is the least that any needs, for what is refused."""
-WORTH_SHARING = 1e7
-"""Operations of a round below which sharing it between devices costs more than it saves."""
 
 Progress = Callable[[CellKey, int, int], None]
 """``progress(cell, rounds done in this call, rounds restored)``: before a cell is compiled, and after every block."""
@@ -173,12 +171,11 @@ class Grid:
         e, seed = self.experiment, self.experiment.cells()[0].seed
         problem = self.drawn(seed)
         context = e.context(seed, problem)
+        together = min(sharing.chunk_size(e, problem), problem.num_clients)
         for size in {e.setting(algorithm, "batch_size") for algorithm in e.variants}:
             batch = jax.eval_shape(lambda p, k, n=size: problem.sample(p, 0, k, n), problem.params, jax.random.key(0))
-            num_bytes = sum(a.size * a.dtype.itemsize for a in jax.tree.leaves(batch)) * min(
-                e.chunk_size, problem.num_clients
-            )
-            require_memory("batch_size", size, 3 * num_bytes, f"minibatches of {e.chunk_size} clients")
+            num_bytes = sum(a.size * a.dtype.itemsize for a in jax.tree.leaves(batch)) * together
+            require_memory("batch_size", size, 3 * num_bytes, f"minibatches of {together} clients")
         self._check_figure(problem)
         for links in e.links:
             process = links.build(context)
@@ -414,19 +411,15 @@ class Grid:
         e = self.experiment
         shared = self._num_devices(problem) if self.num_workers == 1 else 1
         return Plan(
-            e.compute[0], e.local_steps, e.batch_size, e.minibatch, e.chunk_size, shared, device,
+            e.compute[0], e.local_steps, e.batch_size, e.minibatch, sharing.chunk_size(e, problem), shared, device,
             with_clients="clients" in e.metrics, with_mean="mean" in e.metrics, descent=e.descent,
         )  # fmt: skip
 
     def _num_devices(self, problem: Problem) -> int:
-        """As asked, or as many as have a chunk of clients each, when a round is worth sharing: the same for all cells,
-        as the data are divided between them."""
+        """As asked, or what suits the problem."""
         if self.devices is not None:
             return self.devices
-        e = self.experiment
-        work = problem.work * problem.num_clients * max(e.setting(a, "local_steps") for a in e.variants)
-        num_chunks = -(-problem.num_clients // e.chunk_size)
-        return min(len(self.programs.devices), num_chunks) if work > WORTH_SHARING else 1
+        return sharing.num_devices(self.experiment, problem, len(self.programs.devices))
 
     def manifest(self) -> dict[str, Any]:
         """What the results were made with."""
