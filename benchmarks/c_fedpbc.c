@@ -4,10 +4,20 @@
 #include <stdint.h>
 #include <string.h>
 
+/* What is summed in registers at once: outputs of OUTPUTS classes for all samples, gradients of GROUP classes in SPAN
+   vectors. There are 32 registers with AVX-512, else 16. */
+#ifdef __AVX512F__
 #define LANES 16
+#define OUTPUTS 10
+#define GROUP 5
+#else
+#define LANES 8
+#define OUTPUTS 2
+#define GROUP 2
+#endif
+#define SPAN 4
 #define COLUMNS (WIDTH / LANES)
 #define SAMPLES (BATCH / LANES)
-#define GROUP 5 /* classes whose gradients are summed in registers at once */
 
 typedef float vec __attribute__((vector_size(4 * LANES)));
 typedef int32_t ints __attribute__((vector_size(4 * LANES)));
@@ -53,12 +63,16 @@ static void local_steps(row *w, const row *features, const int32_t *labels, int6
         for (int f = 0; f < FEATURES; f++) transposed[f].f[n] = x[n].f[f];
     }
     for (int step = 0; step < steps; step++) {
-        vec sums[CLASSES][SAMPLES] = {};
-        for (int f = 0; f < FEATURES; f++) {
+        vec sums[CLASSES][SAMPLES];
+        for (int first = 0; first < CLASSES; first += OUTPUTS) {
+            vec own[OUTPUTS][SAMPLES] = {};
+            for (int f = 0; f < FEATURES; f++) {
 #pragma GCC unroll 32
-            for (int c = 0; c < CLASSES; c++)
+                for (int c = 0; c < OUTPUTS; c++)
 #pragma GCC unroll 8
-                for (int k = 0; k < SAMPLES; k++) sums[c][k] += transposed[f].v[k] * w[c].f[f];
+                    for (int k = 0; k < SAMPLES; k++) own[c][k] += transposed[f].v[k] * w[first + c].f[f];
+            }
+            memcpy(sums[first], own, sizeof own);
         }
         for (int k = 0; k < SAMPLES; k++) {
             vec most = sums[0][k], total = {};
@@ -67,19 +81,20 @@ static void local_steps(row *w, const row *features, const int32_t *labels, int6
             vec weight = rate / total;
             for (int c = 0; c < CLASSES; c++) z[c].v[k] = z[c].v[k] * weight - target[c].v[k];
         }
-        for (int first = 0; first < CLASSES; first += GROUP) {
-            vec gradient[GROUP][COLUMNS] = {};
-            for (int n = 0; n < BATCH; n++) {
+        for (int first = 0; first < CLASSES; first += GROUP)
+            for (int start = 0; start < COLUMNS; start += SPAN) {
+                vec gradient[GROUP][SPAN] = {};
+                for (int n = 0; n < BATCH; n++) {
+#pragma GCC unroll 8
+                    for (int c = 0; c < GROUP; c++)
+#pragma GCC unroll 8
+                        for (int j = 0; j < SPAN; j++) gradient[c][j] += x[n].v[start + j] * z[first + c].f[n];
+                }
 #pragma GCC unroll 8
                 for (int c = 0; c < GROUP; c++)
 #pragma GCC unroll 8
-                    for (int j = 0; j < COLUMNS; j++) gradient[c][j] += x[n].v[j] * z[first + c].f[n];
+                    for (int j = 0; j < SPAN; j++) w[first + c].v[start + j] -= gradient[c][j];
             }
-#pragma GCC unroll 8
-            for (int c = 0; c < GROUP; c++)
-#pragma GCC unroll 8
-                for (int j = 0; j < COLUMNS; j++) w[first + c].v[j] -= gradient[c][j];
-        }
     }
 }
 

@@ -14,7 +14,8 @@ from setting import Setting
 
 SOURCE = Path(__file__).with_name("c_fedpbc.c")
 FLAGS = ["-O3", "-march=native", "-ffast-math", "-fopenmp", "-shared", "-fPIC"]
-LANES = 16
+FILL = 64
+"""Features are filled up to a multiple of this: whole vectors, however long they are, and whole groups of them."""
 
 
 class NoCompiler(Exception):
@@ -27,7 +28,7 @@ class CFedPBC:
     def __init__(self, setting: Setting, seed: int = 0, threads: int = 1) -> None:
         self.setting, self.seed, self.threads, self.round = setting, seed, threads, 0
         m, classes = setting.num_clients, setting.num_classes
-        width = -(-setting.num_features // LANES) * LANES
+        width = -(-setting.num_features // FILL) * FILL
         self.clients, self.server = _aligned((m, classes, width)), _aligned((classes, width))
         self._features = _aligned((len(setting.train.labels), width))
         self._features[:, : setting.num_features] = setting.train.features
@@ -66,8 +67,8 @@ class CFedPBC:
 def _compiled(setting: Setting, width: int) -> Any:
     """The kernel for these sizes. Raises NoCompiler."""
     sizes = {"CLASSES": setting.num_classes, "FEATURES": setting.num_features, "BATCH": setting.batch_size}
-    if setting.num_classes % 5 or setting.batch_size % LANES:
-        raise NoCompiler(f"written for multiples of 5 classes and of {LANES} samples, not {sizes}")
+    if setting.num_classes % 10 or setting.batch_size != 32:
+        raise NoCompiler(f"written for multiples of 10 classes and 32 samples, not {sizes}")
     defines = [f"-D{name}={value}" for name, value in {**sizes, "WIDTH": width}.items()]
     with tempfile.TemporaryDirectory() as folder:
         library = Path(folder) / "kernel.so"

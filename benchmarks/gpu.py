@@ -57,7 +57,7 @@ def _cases() -> dict[str, Any]:
         "W1, counterexample": fedpbc.load_experiment(
             "counterexample", one | {"rounds": 20, "links": [{"name": "bernoulli", "prob": 0.5}]}
         ),
-        "cnn, m = 100": _experiment(fedpbc, x, y, fedpbc.models.cnn(), 10, rounds=20, eval_every=20),
+        "cnn, m = 100": _experiment(fedpbc, x, y, fedpbc.models.cnn(), chunk_size=10, rounds=20, eval_every=20),
     }
 
 
@@ -116,7 +116,7 @@ def measured(name: str) -> Table:
     load = fedpbc.load_experiment
     cases = [
         ("W2, 150 clients, evaluated every 10 rounds", load("synthetic", SYNTHETIC | {"chunk_size": 150}), 200),
-        ("cnn, m = 100", _experiment(fedpbc, x, y, fedpbc.models.cnn(), 100), 10),
+        ("cnn, m = 100", _experiment(fedpbc, x, y, fedpbc.models.cnn(), chunk_size=100), 10),
         ("synthetic, m = 100,000, rows up to 200", load("synthetic", many | {"chunk_size": 10_000}), 3),
     ]  # fmt: skip
     rows = []
