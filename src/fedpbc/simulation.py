@@ -75,10 +75,11 @@ def simulate(
     (default: about 100 rows). chunk_size: clients computed side by side (default: what suits the model). state_loss:
     {"round": t, "share": .1}, clients that lose all they keep. figure: {"metrics": [...], "models": [...],
     "from_round": t, "spread": "sd"}. out: also write a run directory there; resume: go on in it. devices: how many JAX
-    devices (CPU cores) are used: cells run side by side, a cell that is alone shares its rounds. metrics: whose are taken; without "mean", clients whose
-    steps no method would use are not computed; with "clients" also over the worst tenth of them and over the active.
-    cells: "2/8", the second of eight parts of the grid, each for a machine of its own (``fedpbc.merge``). progress:
-    show it on stderr. callbacks: fedpbc.Callback objects. Results do not depend on cells, devices or progress. Raises
+    devices (CPU cores) are used: cells run side by side, a cell that is alone shares its rounds. metrics: whose are
+    taken; without "mean", clients whose steps no method would use are not computed; with "clients" also over the worst
+    tenth of them and over the active. cells: "2/8", the second of eight parts of the grid, each for a machine of its
+    own (``fedpbc.merge``). progress: show it on stderr. callbacks: fedpbc.Callback objects. Results do not depend on
+    cells, devices or progress. Raises
     ConfigError.
     """
     refuse_while_importing("simulate()")
