@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -9,7 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from fedpbc.core.aggregation import consensus_distance, masked_mean, masked_sum, running_mean, select
+from fedpbc.core.aggregation import (
+    LONG,
+    consensus_distance,
+    masked_mean,
+    masked_sum,
+    mean_of_rows,
+    running_mean,
+    select,
+    weighted_sum,
+)
 
 SIZES = st.tuples(st.integers(1, 7), st.integers(1, 5))
 VALUES = st.floats(-1e3, 1e3)
@@ -76,3 +86,37 @@ def test_models_that_come_one_by_one_are_left_as_they_are():
     nobody = running_mean(iter([]), otherwise)
     nobody += 1
     np.testing.assert_array_equal(otherwise, [7.0, 7.0])
+
+
+@pytest.mark.parametrize("length", [LONG - 1, LONG, 2 * LONG + 5])
+def test_long_rows_are_added_one_after_the_other(length):
+    rng = np.random.default_rng(length)
+    rows = rng.standard_normal((6, length)).astype(np.float32)
+    weights = rng.standard_normal(6).astype(np.float32)
+    mask = np.array([True, False, True, True, False, True])
+    rows[~mask] = np.nan
+    here = rows[mask].astype(float)
+    given = jnp.asarray(rows), jnp.asarray(mask)
+
+    def summed(rows, mask):
+        return masked_sum(rows, mask), weighted_sum(rows, jnp.asarray(weights), mask), mean_of_rows(rows[:1])
+
+    total, weighted, mean = jax.jit(summed)(*given)
+    np.testing.assert_allclose(total, here.sum(axis=0), rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(weighted, weights[mask] @ here, rtol=1e-5, atol=1e-5)
+    np.testing.assert_array_equal(mean, rows[0])
+    np.testing.assert_array_equal(masked_mean(*given, jnp.zeros(length)), np.asarray(total) / np.float32(4))
+    in_order = np.zeros(length, np.float32)
+    for row in rows[mask]:
+        in_order += row
+    loops = "scan" in str(jax.make_jaxpr(masked_sum)(*given))
+    assert loops is (length >= LONG)
+    if loops:
+        np.testing.assert_array_equal(total, in_order)
+
+
+@pytest.mark.parametrize("shape", [(5, 2 * LONG), (5, 3)])
+def test_mean_of_rows_is_that_of_numpy(shape):
+    rows = np.random.default_rng(5).standard_normal(shape)
+    np.testing.assert_allclose(mean_of_rows(rows), rows.mean(axis=0), rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(mean_of_rows(jnp.asarray(rows)), rows.mean(axis=0), rtol=1e-5, atol=1e-6)

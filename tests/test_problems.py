@@ -18,7 +18,17 @@ from fedpbc.errors import BadOption, ConfigError
 from fedpbc.problems.classification import cross_entropy
 from fedpbc.problems.objective import Objective, blocks_of
 from fedpbc.problems.quadratic import quadratic
-from fedpbc.problems.samples import Samples, block_rows, draw_rows, multiply_high, offsets_of, weighted, weights_of
+from fedpbc.problems.samples import (
+    WIDTH,
+    Samples,
+    block_rows,
+    draw_rows,
+    multiply_high,
+    offsets_of,
+    weighted,
+    weighted_sum,
+    weights_of,
+)
 from fedpbc.problems.synthetic import synthetic
 
 CONTEXT = Context(0, np.dtype(np.float64), 10, (0,))
@@ -323,3 +333,11 @@ def test_blocks_that_hold_samples_are_those_of_the_longer_part(train, test, bloc
 
 def test_weights_are_uniform_over_clients():
     np.testing.assert_allclose(weights_of(np.array([1, 4]), np.float64), [0.5, 0.125, 0.125, 0.125, 0.125])
+
+
+@pytest.mark.parametrize("n", [1, 7, WIDTH, WIDTH + 1, 2 * WIDTH, 5 * WIDTH, 32 * WIDTH])
+def test_weighted_sum_has_every_sample_once_and_no_gradient(n):
+    values, weights = jnp.arange(1.0, n + 1), jnp.where(jnp.arange(n) % 3 == 1, 0, 1.0)
+    expected = sum(k + 1 for k in range(n) if k % 3 != 1)
+    assert jax.jit(weighted_sum)(values, weights) == expected
+    assert not jnp.any(jax.grad(weighted_sum)(values, weights))

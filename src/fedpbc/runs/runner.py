@@ -429,6 +429,7 @@ class Grid:
             "devices": len(self.programs.devices),
             **({"processes": jax.process_count()} if processes.many() else {}),
             "cells_side_by_side": self.num_workers,
+            "chunk_size": sharing.chunk_size(self.experiment, next(iter(self._drawn.values()))),
             "programs_compiled": self.programs.num_compiled,
             "model": self._structure(),
             **({"tuned_on": tuned["seeds"], "reported_on": self.experiment.seeds} if tuned else {}),
