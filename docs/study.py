@@ -151,10 +151,9 @@ NETWORK: Table = {
 }
 NETWORK_TUNING: Table = {
     "seeds": [100],
-    "budget": 2,
-    "lengths": 2,
-    "halving": 4,
-    "learning_rate": [0.03, 0.1, 0.2, 0.4],
+    "budget": 4,
+    "lengths": 1,
+    "learning_rate": [0.01, 0.03, 0.1, (0.1, 25)],
 }
 NETWORK_GRIDS: Table = {
     "fedavg": {"server": [1.0]},

@@ -27,8 +27,9 @@ from fedpbc.experiment.grid import Experiment
 from fedpbc.plots.sensitivity import curves_of, draw_sensitivity
 from fedpbc.tuning import rungs as rungs_module
 from fedpbc.tuning.budget import lengths_of, ranked, schedule
-from fedpbc.tuning.page import plan_lines
+from fedpbc.tuning.page import plan_lines, result_lines
 from fedpbc.tuning.plan import plan_of
+from fedpbc.tuning.record import record_of, warnings_of
 from fedpbc.tuning.tune import _searched
 
 RATES = [0.01, 0.1, {"name": "inverse_sqrt", "initial": 0.2, "period": 2.0}]
@@ -169,6 +170,42 @@ def test_halving_keeps_what_the_scores_say(table):
     assert {label for rounds, label in asked if rounds == 30 and "pbc" in label} == set(late), "3 of 9, ties in order"
     assert {label for rounds, label in asked if rounds == 90} == {"fedpbc #3", "fedavg #0"}
     assert [search.best(LOSS) for search in searches] == [3, 0]
+
+
+@pytest.mark.parametrize(
+    ("end", "middle", "chosen", "rounds"),
+    [
+        ({3: 4}, {2: 5, 3: 4, 5: None}, 3, 90),
+        ({3: None}, {2: 5, 3: 4, 5: 6}, 2, 30),
+        ({3: None}, {2: None, 3: 4, 5: None}, 8, 10),
+    ],
+)
+def test_what_diverged_in_the_end_is_not_chosen_where_something_else_stands(table, end, middle, chosen, rounds):
+    table |= {"rounds": 90, "algorithms": [{"name": "fedpbc"}]}
+    table["tune"] = {
+        "budget": 4, "lengths": 3, "server": [1.0], "learning_rate": [round(0.01 * k, 2) for k in range(1, 10)]
+    }  # fmt: skip
+    plan = plan_of(Experiment.from_table(table))
+    early = [9, None, 3, 3, 3.5, 1, 8, 7, 3.2]
+    early[4] = None if rounds == 10 else early[4]
+
+    def score(label: str, rate: Any, length: int) -> float | None:
+        place = int(label[-1])
+        return {10: dict(enumerate(early)), 30: middle, 90: end}[length][place]
+
+    made = HandMade(plan, score)
+    searches = _searched(plan, plan.targets[0], made, extend=False)
+    assert searches[0].best(LOSS) == chosen
+    found = record_of(plan, searches, LOSS, False)
+    assert found.record["methods"][0]["tried_for"] == rounds
+    told = [line for line in found.warnings if f"after {rounds} rounds stands" in line]
+    assert len(told) == (rounds < 90)
+    assert any(f"after {rounds}" in line for line in result_lines(found.record)) is (rounds < 90)
+    assert found.choices[0]["settings"]["learning_rate"] == pytest.approx(0.01 * (chosen + 1))
+    old = copy.deepcopy(found.record)
+    for one in old["methods"]:
+        del one["tried_for"]  # as it was written before
+    assert not any("stands" in line for one in old["methods"] for line in warnings_of(one))
 
 
 def test_higher_may_be_better(table):

@@ -9,6 +9,7 @@ from rich.cells import cell_len
 
 from fedpbc.tuning.grid import written
 from fedpbc.tuning.plan import Plan
+from fedpbc.tuning.record import short_of_the_end
 
 
 def plan_lines(plan: Plan, grids: bool = False) -> Iterator[str]:
@@ -59,6 +60,8 @@ def result_lines(record: Mapping[str, Any]) -> Iterator[str]:
         chosen = ", ".join(f"{name} {_short(value)}" for name, value in one["settings"].items())
         star = " *" if one["edges"] else ""
         score = "diverged" if one["score"] is None else f"{one['score']:.4g}"
+        if short := short_of_the_end(one):
+            score += f" after {short}"
         rows.append([one["algorithm"], chosen + star, score, str(one["drawn"]), f"{one['budget_used']:g}"])
     yield from _table(head, rows)
     cost = record["cost"]

@@ -58,7 +58,7 @@ class Tuning:
 
     @property
     def warnings(self) -> list[str]:
-        """A line for each choice that stands at the edge of its grid, and for each method that always diverged."""
+        """A line for each choice at the edge of its grid, and for each method of which what ran to the end diverged."""
         return [line for one in self.record["methods"] for line in warnings_of(one)]
 
     def plot(self) -> Figure:
@@ -117,12 +117,25 @@ def warnings_of(method: dict[str, Any]) -> list[str]:
     where = f"{method['algorithm']}" + (f" under {method['links']}" if method["links"] is not None else "")
     if method["score"] is None:
         return [f"{where}: every setting diverged; the first of the grid stands, try smaller learning rates"]
+    lines = []
+    if short := short_of_the_end(method):
+        lines = [
+            f"{where}: what ran to the end diverged; of the others the best after {short} rounds stands, try smaller "
+            "learning rates, or lengths = 1"
+        ]
     words = {"learning_rate": "learning rate", **dict.fromkeys(("server", "server_learning_rate"), "server step size")}
-    return [
+    return lines + [
         f"{where}: the best {words.get(name, name)} is the {'smallest' if edge < 0 else 'largest'} tried; a better one "
         f"may lie beyond ({'--extend, or ' if name in RATES else ''}a wider grid)"
         for name, edge in method["edges"].items()
     ]
+
+
+def short_of_the_end(method: dict[str, Any]) -> int | None:
+    """The rounds that a choice was tried for, where none that ran to the end stands."""
+    end = method["rungs"][-1]["rounds"]
+    tried = int(method.get("tried_for", end))
+    return tried if tried < end else None
 
 
 def _method(search: Search, best: int, measure: Measure) -> dict[str, Any]:
@@ -138,11 +151,17 @@ def _method(search: Search, best: int, measure: Measure) -> dict[str, Any]:
             for i, one in rung["measured"].items()
         ]
         rungs.append({"rounds": rung["rounds"], "beyond_the_grid": rung["extension"], "settings": settings})
-    last = next(one for rung in reversed(rungs) for one in rung["settings"] if one["setting"] == best)
+    tried_for, last = next(
+        (rung["rounds"], one)
+        for rung in sorted(rungs, key=lambda rung: -rung["rounds"])
+        for one in rung["settings"]
+        if one["setting"] == best
+    )
     cost = {name: round(sum(one[name] for rung in rungs for one in rung["settings"]), 3) for name in COSTS}
     runs = len(last["values"])
     return {
         "algorithm": algorithm.label, "chosen": best, "settings": plain[best], "score": last["score"],
+        "tried_for": tried_for,
         "edges": search.edges(best) if last["score"] is not None else {},
         "grid": {name: [written(algorithm, {name: v})[name] for v in values] for name, values in search.axes.items()},
         "grid_size": method.size, "drawn": len(method.points), "cost": cost,

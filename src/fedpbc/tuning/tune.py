@@ -49,11 +49,19 @@ class Search:
         self.rungs.append({"rounds": rounds, "extension": extension, "measured": measured})
 
     def best(self, measure: Measure) -> int:
-        """Of the settings that ran to the end, the one with the best score; of equal ones, the first of the grid."""
-        rounds = self.rungs[-1]["rounds"]
-        scores = {i: s for rung in self.rungs if rung["rounds"] == rounds
-                  for i, s in scores_of(rung["measured"], measure).items()}  # fmt: skip
-        places = sorted(scores)
+        """Of the settings that ran to the end, the one with the best score; of equal ones, the first of the grid.
+
+        Where all of these diverged, the best of those that never did, after the longest runs that any of them made.
+        """
+        of_length: dict[int, dict[int, float]] = {}
+        for rung in self.rungs:
+            of_length.setdefault(rung["rounds"], {}).update(scores_of(rung["measured"], measure))
+        out = {i for scores in of_length.values() for i, score in scores.items() if not math.isfinite(score)}
+        lengths = sorted(of_length, reverse=True)
+        places = next(
+            (left for n in lengths if (left := sorted(set(of_length[n]) - out))), sorted(of_length[lengths[0]])
+        )
+        scores = {i: s for n in reversed(lengths) for i, s in of_length[n].items()}
         return places[ranked([scores[i] for i in places])[0]]
 
     def halve(self, count: int, measure: Measure) -> None:
