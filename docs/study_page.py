@@ -63,6 +63,8 @@ def write(data: Path) -> None:
     made["study_summary"] = summary_table(runs)
     made["study_cost"] = cost_table(runs, "digits", (REFERENCE, "Markov .97", "spot"))
     made["study_seen"] = seen_table(runs, "digits", (REFERENCE, "Markov .9", "cyclic", "spot"))
+    made["study_thrown"] = thrown_text(runs, "mnist_20")
+    made["study_mnist_accuracy"] = outcome_table(runs, "mnist_20", "test_accuracy", ".2f", better="higher")
     made["study_minimum"] = minimum_text(data)
     made["study_choices"] = choices_table(pd.read_csv(data / "study_choices.csv"))
     made["study_effort"] = effort_text(pd.read_csv(data / "study_seconds.csv"), len(runs.rows))
@@ -242,6 +244,20 @@ def seen_table(runs: Runs, problem: str, some: tuple[str, ...]) -> str:
             cells.append(", ".join(f"{mean:.2f}" for mean in means))
         lines.append(cells)
     return markdown(["method", *(f"{links}: there, all, worst tenth" for links in some)], lines)
+
+
+THROWN = 1.0
+"""A train loss above which a run of the convolutional network has been thrown off: all start at 2.3."""
+
+
+def thrown_text(runs: Runs, problem: str) -> str:
+    """How many runs of each method diverged, or ended above ``THROWN``, over all links."""
+    mine = runs.rows[runs.rows["problem"] == problem]
+    off = mine["diverged"].eq(1) | (mine["train_loss"] > THROWN)
+    counted = off.groupby(mine["algorithm"], sort=False).agg(["sum", "size"])
+    told = [f"{label} {row['sum']}" for label, row in counted.sort_values("sum", kind="stable").iterrows()]
+    of_each = counted["size"].iloc[0]
+    return f"Runs, of {of_each} each, that diverged or ended above a loss of {THROWN:g}: {', '.join(told)}."
 
 
 def minimum_text(data: Path) -> str:

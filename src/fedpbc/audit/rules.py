@@ -213,7 +213,8 @@ RULES: tuple[Rule, ...] = (
             f"Taking part depends on the round before (autocorrelation {_autocorrelation(f):.2f}). With tuned steps, "
             "at .9 and .97, FedStale and FedFade were ahead of FedAU, MIFA, FedVARP and SCAFFOLD on a logistic "
             "classifier. On a small network FedStale was level with FedFade and MIFA at .9, and second to FedAU at .97 "
-            "(docs/comparison.md). On quadratics MIFA and SCAFFOLD stayed the most exact."
+            "(docs/comparison.md). On a convolutional network FedFade diverged, and MIFA was steadier than FedStale; "
+            "on quadratics MIFA and SCAFFOLD stayed the most exact."
         ),
         FRESH,
         _strategy("FedStale"),
