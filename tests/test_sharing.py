@@ -69,3 +69,15 @@ def test_a_round_is_shared_where_it_is_worth_it_and_there_is_a_chunk_for_each():
         assert sharing.num_devices(grid.experiment, problem, 64) == 30
     with settings_of(small.experiment):
         assert sharing.num_devices(small.experiment, small.drawn(0), 4) == 1
+
+
+def test_large_models_that_are_soon_trained_are_not_moved_between_devices(monkeypatch):
+    grid = grid_of(network(28))
+    with settings_of(grid.experiment):
+        problem = grid.drawn(0)
+        monkeypatch.setattr(sharing, "LARGE", problem.num_clients * len(problem.init) - 1)
+        assert sharing.num_devices(grid.experiment, problem, 4) == 4
+        monkeypatch.setattr(sharing, "WORK_OF_A_NUMBER", 2 * problem.work * 2 / len(problem.init))
+        assert sharing.num_devices(grid.experiment, problem, 4) == 1
+        monkeypatch.setattr(sharing, "LARGE", problem.num_clients * len(problem.init))
+        assert sharing.num_devices(grid.experiment, problem, 4) == 4
