@@ -28,7 +28,7 @@ def section() -> str:
     for part in parts:
         lines += part["markdown"]
         load = f"load average {part['load'][0]} at the end, {part['load'][1]} over 15 minutes"
-        lines.append(f"*{part['when']}, beside other work: {load}; niceness {part['niceness']}.*\n")
+        lines.append(f"*{part['when']}, {load}, that of this work included; niceness {part['niceness']}.*\n")
     gpu = RESULTS / "gpu.json"
     lines.append("### On a GPU, by benchmarks/gpu.py\n")
     none = "Not measured: none was at hand.\n"
