@@ -58,9 +58,8 @@ class Search:
             of_length.setdefault(rung["rounds"], {}).update(scores_of(rung["measured"], measure))
         out = {i for scores in of_length.values() for i, score in scores.items() if not math.isfinite(score)}
         lengths = sorted(of_length, reverse=True)
-        places = next(
-            (left for n in lengths if (left := sorted(set(of_length[n]) - out))), sorted(of_length[lengths[0]])
-        )
+        standing = (sorted(set(of_length[n]) - out) for n in lengths)
+        places = next(filter(None, standing), sorted(of_length[lengths[0]]))
         scores = {i: s for n in reversed(lengths) for i, s in of_length[n].items()}
         return places[ranked([scores[i] for i in places])[0]]
 
