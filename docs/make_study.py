@@ -142,7 +142,7 @@ def tunings(name: str, runs: Path) -> Iterator[dict[str, Any]]:
 def tuning_row(name: str, row: dict[str, str]) -> dict[str, Any]:
     """Without columns that are the same for all."""
     kept = ("links", "algorithm", "learning_rate", "schedule", "options", "rounds", "value", "goes_on", "chosen")
-    value = {**row, "value": "" if row["value"] == "diverged" else number(float(row["value"] or "nan"))}
+    value = {**row, "value": "" if row["value"] == "diverged" else number(float(row["value"]))}
     return {"name": name, **{key: value[key] for key in kept}}
 
 

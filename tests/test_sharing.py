@@ -52,7 +52,7 @@ def test_the_manifest_says_how_many_they_were():
         fedpbc.problems.quadratic(num_clients=3, dim=2), links=fedpbc.links.bernoulli(prob=0.5),
         algorithm=fedpbc.algorithms.fedpbc(), rounds=2, local_steps=1, learning_rate=0.1,
     )  # fmt: skip
-    assert run.manifest["chunk_size"] == (25 if jax.default_backend() == "cpu" else run.manifest["chunk_size"])
+    assert run.manifest["chunk_size"] == 25
 
 
 def test_elsewhere_they_are_as_many_whatever_a_step_takes(monkeypatch):

@@ -79,8 +79,7 @@ def simulate(
     taken; without "mean", clients whose steps no method would use are not computed; with "clients" also over the worst
     tenth of them and over the active. cells: "2/8", the second of eight parts of the grid, each for a machine of its
     own (``fedpbc.merge``). progress: show it on stderr. callbacks: fedpbc.Callback objects. Results do not depend on
-    cells, devices or progress. Raises
-    ConfigError.
+    cells, devices or progress. Raises ConfigError.
     """
     refuse_while_importing("simulate()")
     optional("jax", "fedpbc.simulate()")

@@ -152,10 +152,7 @@ def _method(search: Search, best: int, measure: Measure) -> dict[str, Any]:
         ]
         rungs.append({"rounds": rung["rounds"], "beyond_the_grid": rung["extension"], "settings": settings})
     tried_for, last = next(
-        (rung["rounds"], one)
-        for rung in sorted(rungs, key=lambda rung: -rung["rounds"])
-        for one in rung["settings"]
-        if one["setting"] == best
+        (rung["rounds"], one) for rung in reversed(rungs) for one in rung["settings"] if one["setting"] == best
     )
     cost = {name: round(sum(one[name] for rung in rungs for one in rung["settings"]), 3) for name in COSTS}
     runs = len(last["values"])

@@ -51,16 +51,12 @@ class Search:
     def best(self, measure: Measure) -> int:
         """Of the settings that ran to the end, the one with the best score; of equal ones, the first of the grid.
 
-        Where all of these diverged, the best of those that never did, after the longest runs that any of them made.
+        Where all of these diverged, the best of those that did not, after the longest runs that any of them made.
         """
-        of_length: dict[int, dict[int, float]] = {}
-        for rung in self.rungs:
-            of_length.setdefault(rung["rounds"], {}).update(scores_of(rung["measured"], measure))
-        out = {i for scores in of_length.values() for i, score in scores.items() if not math.isfinite(score)}
-        lengths = sorted(of_length, reverse=True)
-        standing = (sorted(set(of_length[n]) - out) for n in lengths)
-        places = next(filter(None, standing), sorted(of_length[lengths[0]]))
-        scores = {i: s for n in reversed(lengths) for i, s in of_length[n].items()}
+        tried = {i: rung["rounds"] for rung in self.rungs for i in rung["measured"]}
+        scores = {i: s for rung in self.rungs for i, s in scores_of(rung["measured"], measure).items()}
+        standing = {i: tried[i] for i, score in scores.items() if math.isfinite(score)} or tried
+        places = sorted(i for i in standing if standing[i] == max(standing.values()))
         return places[ranked([scores[i] for i in places])[0]]
 
     def halve(self, count: int, measure: Measure) -> None:
