@@ -24,6 +24,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+from commands import commands, results
 from expected import SHORT, compare
 from goals import goals_table
 from machine import cores, environment
@@ -144,14 +145,19 @@ def flower(options: Options) -> list[Table]:
     import flower_server as server
 
     rounds, work = [], []
+    medians: dict[int, list[float]] = {10: [], 1000: []}
+    ratios: dict[str, list[float]] = {"mean": [], "memory": []}
     for name, make in server.strategies(10).items():
         milliseconds = [server.round_ms(make, 10, 100) for _ in range(options.repetitions)]
         row = median_and_range(milliseconds)
-        rounds.append([name, *row, verdict(statistics.median(milliseconds), 5, " ms")])
+        medians[10].append(statistics.median(milliseconds))
+        rounds.append([name, *row, verdict(medians[10][-1], 5, " ms")])
     for name, make in server.strategies(100).items():
         got = server.server_work(make, 100, 1_000_000, options.repetitions + 1)
         ratio = statistics.median(got["ratios"])
-        judged = verdict(ratio, 1.5 if name in ("FedPBC", "FedAvg") else 2.5, "")
+        kind, bound = ("mean", 1.5) if name in ("FedPBC", "FedAvg") else ("memory", 2.5)
+        ratios[kind].append(ratio)
+        judged = verdict(ratio, bound, "")
         row = [f"{got[key]:.0f}" for key in ("own", "sum", "decoded")]
         cpu = statistics.median(got["cpu_ratios"])
         row = [name, *row, *median_and_range(got["ratios"]), f"{cpu:.2f}"]
@@ -162,48 +168,48 @@ def flower(options: Options) -> list[Table]:
     many = []
     for name, make in server.strategies(1000).items():
         milliseconds = [server.round_ms(make, 1000, 3) for _ in range(min(3, options.repetitions))]
-        many.append([name, *median_and_range(milliseconds, 0), verdict(statistics.median(milliseconds), 200, " ms")])
+        medians[1000].append(statistics.median(milliseconds))
+        many.append([name, *median_and_range(milliseconds, 0), verdict(medians[1000][-1], 200, " ms")])
     title = "Flower: a round in one process, 1000 tiny clients, ms"
     crowd = Table(title, ["strategy", "median", "range", "target"], many)
     header = ["strategy", "own work, ms", "in-place sum, ms", "sum with Flower's decoding, ms"]
     header += ["own work / sum", "range", "in CPU time", "peak beside the replies, models", "target"]
     note = "Peak: allocated while the round is closed, beside the replies and what was there before."
-    return [one, crowd, Table("Flower: 100 clients, 1 000 000 float32 parameters", header, work, [note])]
+    figures = {"flower.round": max(medians[10]), "flower.thousand": max(medians[1000])}
+    figures |= {f"flower.{kind}": max(found) for kind, found in ratios.items()}
+    return [one, crowd, Table("Flower: 100 clients, 1 000 000 float32 parameters", header, work, [note], figures)]
 
 
 def audit(options: Options) -> list[Table]:
     """``fedpbc audit`` as a user types it, with its page."""
     import audit as logs
 
-    rows = []
+    rows, figures = [], dict.fromkeys(("audit.rows, s", "audit.rows, MB", "audit.sparse, s"), 0.0)
     with tempfile.TemporaryDirectory() as folder:
         for number, (name, (path, arguments)) in enumerate(fresh(logs.write_logs, Path(folder)).items()):
             out = Path(folder) / f"out{number}"
             found = [logs.measure(path, arguments, out) for _ in range(min(3, options.repetitions))]
             wall, peak = statistics.median(each.wall for each in found), max(each.megabytes for each in found)
             dense = path.stem not in ("sparse", "bursts")
+            for figure, value in {"rows, s": wall, "rows, MB": peak}.items() if dense else [("sparse, s", wall)]:
+                figures[f"audit.{figure}"] = max(figures[f"audit.{figure}"], value)
             rows.append([
                 name, *median_and_range([each.wall for each in found], 1),
                 f"{statistics.median(each.cpu for each in found):.1f}", f"{peak:.0f}",
                 verdict(wall, 8 if dense else 10, " s"), verdict(peak, 500, " MB") if dense else "",
             ])  # fmt: skip
     header = ["log", "wall, s (median)", "range", "CPU, s", "peak memory, MB", "target", "target of memory"]
-    return [Table("fedpbc audit, from start to page", header, rows)]
+    return [Table("fedpbc audit, from start to page", header, rows, [], figures)]
 
 
 def many_clients(options: Options) -> list[Table]:
     """Memory and time of 1,000 to 1,000,000 clients, each setting in a process of its own."""
-    from many_clients import GOALS, HEADER, SETTINGS, measure, row_of
+    from many_clients import HEADER, NOTE, SETTINGS, figures_of, measure, row_of
 
-    rows, per_step = [], {}
-    for setting in SETTINGS:
-        found = fresh(measure, setting)
-        per_step[setting.label] = found["per_step"]
-        rows.append(row_of(setting, found))
-    notes = [*GOALS, "Times are CPU time of one JAX device, summed over threads; a client-step is without evaluation."]
-    stored = [per_step[s.label] for s in SETTINGS if s.stored]
-    notes.append(f"Client-step of the stored settings, largest / smallest: {max(stored) / min(stored):.2f}")
-    return [Table("Many clients: FedPBC, 10 local steps, minibatches of 32, one device", HEADER, rows, notes)]
+    found = {setting.label: fresh(measure, setting) for setting in SETTINGS}
+    rows = [row_of(setting, found[setting.label]) for setting in SETTINGS]
+    title = "Many clients: FedPBC, 10 local steps, minibatches of 32, one device"
+    return [Table(title, HEADER, rows, [NOTE], figures_of(found))]
 
 
 def _sampled(options: Options) -> list[Table]:
@@ -238,8 +244,10 @@ PARTS: dict[str, Callable[[Options], list[Table]]] = {
     "chunks": chunks,
     "flower": flower,
     "audit": audit,
+    "commands": commands,
+    "results": results,
 }
-STAY_HERE = ("process", "scaling", "scale", "audit")
+STAY_HERE = ("process", "scaling", "scale", "audit", "commands", "results")
 """Parts that start their own processes."""
 
 

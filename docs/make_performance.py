@@ -13,8 +13,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 PAGE, RESULTS = ROOT / "docs" / "performance.md", ROOT / "benchmarks" / "results"
 BEGIN, END = "<!-- measured: begin (written by docs/make_performance.py) -->", "<!-- measured: end -->"
-ORDER = ("machine", "w1", "w2", "active", "networks", "outside")
-"""Parts shown here; the sections below the marks tell of the others."""
+ORDER = ("machine", "w1", "w2", "active", "networks", "outside", "scale", "commands", "results", "flower", "audit")
+"""Parts shown here."""
 
 
 def section() -> str:

@@ -42,7 +42,7 @@ def environment() -> dict[str, str]:
         **os.environ,
         "MPLBACKEND": "agg",
         "PYTHONPATH": os.pathsep.join(paths),
-        "XLA_FLAGS": "--xla_force_host_platform_device_count=2",
+        "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=2",
     }
 
 

@@ -109,7 +109,7 @@ y, y_test = (X[:, 0] > 0).astype(int), (X_test[:, 0] > 0).astype(int)
     assert fedpbc.read_run(tmp_path / "runs" / "mine").final("server_test_accuracy") > 0
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_notebooks_run_and_are_what_their_scripts_give():
     pytest.importorskip("nbclient")
     execute(DOCS, [sys.executable, "make_notebooks.py", "--check"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
@@ -14,9 +15,15 @@ from fedpbc.runs.runner import run
 ONE = {"links": "half", "algorithm": "fedpbc", "compute": "all"}
 
 
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """Where one run is kept for all tests of this file."""
+    return tmp_path_factory.mktemp("made") / "out"
+
+
 @pytest.fixture
-def made(table, tmp_path) -> fedpbc.Run:
-    return fedpbc.read_run(run(Experiment.from_table(table), tmp_path / "out").path)
+def made(table, folder) -> fedpbc.Run:
+    return fedpbc.read_run(folder if folder.exists() else run(Experiment.from_table(table), folder).path)
 
 
 @pytest.mark.parametrize(
