@@ -89,7 +89,7 @@ clean:
 .venv-bench/.ready: pyproject.toml constraints.txt benchmarks/requirements.txt
 	$(PYTHON) -m venv .venv-bench
 	.venv-bench/bin/python -m pip install --quiet --disable-pip-version-check -r benchmarks/requirements.txt
-	.venv-bench/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[flower,simulation]'
+	.venv-bench/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[audit,flower,simulation]'
 	touch $@
 
 $(VENV)/.simulation: pyproject.toml constraints.txt

@@ -43,7 +43,7 @@ def first_of_its_name(variant: dict[str, Any]) -> bool:
     return variant is next(other for other in VARIANTS if other["name"] == variant["name"])
 
 
-QUICK = {"fedpbc", "scaffold", "fedfade", "markov", "trace", "quadratic"}
+QUICK = {"fedpbc", "scaffold", "markov", "quadratic"}
 """What continuous integration checks, one of each kind; all else, of which it has oracles, before a release."""
 
 

@@ -134,7 +134,7 @@ def flwr_run(tmp_path: Path) -> Iterator[Any]:
         yield run_app
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_the_quadratic_example_in_the_ray_simulation_is_algorithm_2(flwr_run, tmp_path):
     config = run_config("numpy_quadratic") | {"num-clients": 6, "num-server-rounds": 12}
     links = uneven_links(12, 6)

@@ -94,7 +94,7 @@ def experiment(links, **changes) -> Experiment:
     return Experiment.from_table(table)
 
 
-@pytest.mark.every(2)
+@pytest.mark.every(4)
 @pytest.mark.parametrize("precision", ["float32", "float64"])
 @pytest.mark.parametrize("ending", ["npy", "csv"])
 @pytest.mark.parametrize("name", ["markov", "fading", "cyclic"])

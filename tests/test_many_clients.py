@@ -131,6 +131,7 @@ def test_on_the_fly_has_the_sizes_the_distribution_and_the_weights_of_stored_sam
         assert abs((z**2).mean() - 1) < 4.5 * np.sqrt(2 / z.size)
 
 
+@pytest.mark.release
 def test_on_the_fly_a_sample_is_the_same_wherever_it_is_used():
     """In a minibatch, in a block, among more clients, in float64, and vectorised over other clients."""
     small = synthetic.function(FLOAT32, num_clients=4, max_rows=90, on_the_fly=True)
@@ -149,7 +150,7 @@ def test_on_the_fly_a_sample_is_the_same_wherever_it_is_used():
     assert not np.array_equal(rows_of(others, "train")[0][:10], x[:10])
 
 
-@pytest.mark.first(1)
+@pytest.mark.release
 @pytest.mark.parametrize("weights", ["uniform", "samples"])
 def test_on_the_fly_is_evaluated_as_defined(weights):
     problem = synthetic.function(FLOAT32, num_clients=11, max_rows=400, on_the_fly=True, weights=weights)

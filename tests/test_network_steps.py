@@ -126,7 +126,7 @@ def test_both_forms_have_the_same_gradient(monkeypatch, model):
         np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.first(1)
+@pytest.mark.release
 @pytest.mark.parametrize("model", [fedpbc.models.mlp(hidden=[6]), fedpbc.models.cnn([2, 3], hidden=[4])])
 def test_networks_are_the_same_to_the_bit_over_devices(model):
     rng = np.random.default_rng(4)

@@ -258,7 +258,7 @@ def on_minibatches() -> list[Any]:
     return [pytest.param(name, marks=() if name in first else pytest.mark.release) for name in cases]
 
 
-@pytest.mark.every(3)
+@pytest.mark.every(6)
 @pytest.mark.parametrize("case", on_minibatches())
 def test_on_a_model_with_minibatches(tmp_path: Any, case: str) -> None:
     """Logistic regression, fresh minibatches, decaying rate, cool-down: gradients are not linear here."""

@@ -204,6 +204,7 @@ def test_memory_decides_how_many_cells_run_side_by_side(monkeypatch):
     assert run(experiment(), programs=programs).manifest["cells_side_by_side"] == 1
 
 
+@pytest.mark.release
 def test_metrics_of_the_server_alone_are_the_same_and_nothing_else_is_measured():
     e = experiment(seeds=[0])
     both = run(e, devices=1)

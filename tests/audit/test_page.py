@@ -331,7 +331,7 @@ def large_log(m: int, rounds: int, pairs: int) -> ParticipationLog:
     return samples.log_of(keys // m, keys % m, names, rounds)
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_a_large_log_takes_bounded_memory_and_little_time():
     log = large_log(100_000, 100_000, 3_000_000)
     rate = np.bincount(log.members, minlength=100_000) / 100_000
@@ -403,7 +403,7 @@ def test_a_browser_shows_unknown_rounds(browser, tmp_path):
     assert len(colours[1] - colours[0]) == 1
 
 
-@pytest.mark.first(2)
+@pytest.mark.release
 @pytest.mark.parametrize(
     ("fault", "old", "new"),
     [
@@ -441,6 +441,7 @@ def test_it_notices_errors_of_scripts(browser, tmp_path):
         assert faults(browser.visit(path, 360), 360) == {"console"}
 
 
+@pytest.mark.release
 def test_the_browser_ends_when_a_test_fails(browser):
     def use_and_fail():
         with chromium.Chromium(chromium.find()) as other:
