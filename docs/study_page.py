@@ -63,8 +63,11 @@ def write(data: Path) -> None:
     made["study_summary"] = summary_table(runs)
     made["study_cost"] = cost_table(runs, "digits", (REFERENCE, "Markov .97", "spot"))
     made["study_seen"] = seen_table(runs, "digits", (REFERENCE, "Markov .9", "cyclic", "spot"))
-    made["study_thrown"] = thrown_text(runs, "mnist_20")
-    made["study_mnist_accuracy"] = outcome_table(runs, "mnist_20", "test_accuracy", ".2f", better="higher")
+    for problem in (p for p in PROBLEMS if p.startswith("mnist")):
+        there = has(runs, problem)
+        pooled = outcome_table(runs, problem, "test_accuracy", ".2f", better="higher") if there else ""
+        made[f"study_{problem}_accuracy"] = pooled
+        made[f"study_{problem}_thrown"] = thrown_text(runs, problem) if there else ""
     made["study_minimum"] = minimum_text(data)
     made["study_choices"] = choices_table(pd.read_csv(data / "study_choices.csv"))
     made["study_effort"] = effort_text(pd.read_csv(data / "study_seconds.csv"), len(runs.rows))
