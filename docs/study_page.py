@@ -329,9 +329,12 @@ def sensitivity(runs: Runs, path: Path) -> str:
 def draw_outcomes(runs: Runs, path: Path) -> None:
     """Methods by links, a panel per problem: the darker, the farther behind the best of the column."""
     problems = [p for p in PROBLEMS if has(runs, p)]
-    figure = Figure(figsize=(8.4 * min(len(problems), 3), 8.4), layout="constrained")
+    networks = [p for p in problems if p.startswith("mnist")]
+    panels = [*([p] * 2 for p in problems if p not in networks), *([[networks[0], networks[-1]]] if networks else [])]
+    heights = [len(rows_of(runs, row[0])) + 4 for row in panels]
+    figure = Figure(figsize=(11, 0.24 * sum(heights)), layout="constrained")
     shades = LinearSegmentedColormap.from_list("behind", ["#FFFFFF", "#9CC9E3", "#0072B2", "#00263D"])
-    for ax, problem in zip(np.atleast_1d(figure.subplots(1, len(problems))), problems, strict=True):
+    for problem, ax in figure.subplot_mosaic(panels, height_ratios=heights).items():
         title, metric, digits, level = PROBLEMS[problem]
         labels, columns = rows_of(runs, problem), columns_of(runs, problem)
         means = np.array(
