@@ -14,7 +14,7 @@ from tables import Options, Table, median_and_range
 
 ROOT = Path(__file__).resolve().parent.parent
 RIVALS = Path(__file__).with_name("rivals_before.toml")
-BEFORE_S = None
+BEFORE_S = 240
 """What `fedpbc run rivals_before.toml` took at commit d8bedcd, before programs were kept and cells ran side by side."""
 
 

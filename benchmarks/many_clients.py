@@ -81,6 +81,7 @@ def measure(setting: Setting) -> dict[str, float]:
         wall, build = time.perf_counter() - wall, time.process_time() - began
         (cell,) = experiment.cells()
         simulation = grid.simulation(cell)
+        simulation.start()
         simulation.advance(1)
         times = []
         for _ in range(TIMINGS):

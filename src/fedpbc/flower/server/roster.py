@@ -135,7 +135,8 @@ class Roster:
         if client is None:
             if self.is_full():
                 return self._turn_away(node, name, f"num_clients = {self.num_clients}, and all of them are known")
-            index = 1 + max((client.index for client in self.clients.values()), default=-1)
+            last = next(reversed(self.clients.values()), None)  # of the highest index: they are in order
+            index = 0 if last is None else 1 + last.index
             client = Client(name, index, node, key, unnamed=unnamed)
             self.clients[name] = self._of_node[node] = client
             return client, True
