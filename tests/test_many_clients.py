@@ -19,6 +19,7 @@ from fedpbc.core.schema import Context
 from fedpbc.data.partition import dirichlet, shards
 from fedpbc.errors import BadOption, ConfigError
 from fedpbc.problems import samples
+from fedpbc.problems.normals import Normals
 from fedpbc.problems.quadratic import quadratic
 from fedpbc.problems.samples import offsets_of
 from fedpbc.problems.synthetic import mean_size, synthetic
@@ -67,6 +68,22 @@ def test_a_client_may_be_drawn_in_pieces(monkeypatch, piece):
     whole = synthetic.function(CONTEXT, num_clients=5)
     monkeypatch.setattr(sys.modules["fedpbc.problems.synthetic"], "PIECE", piece)
     jax.tree.map(np.testing.assert_array_equal, synthetic.function(CONTEXT, num_clients=5).params, whole.params)
+
+
+@pytest.mark.parametrize("block", [1, 3, 7, 100, 1000])
+def test_what_is_drawn_ahead_is_what_the_generator_draws(block):
+    """However it is taken, and though what was taken is written to; and no more than it was to have."""
+    sizes = np.random.default_rng(0).integers(0, 40, 16)
+    expected = np.random.default_rng(5).standard_normal(sizes.sum())
+    taken = []
+    with Normals(np.random.default_rng(5), sizes.sum(), block) as normals:
+        for size in sizes:
+            numbers = normals.take(size)
+            taken.append(numbers.copy())
+            numbers[:] = np.nan
+        with pytest.raises(ValueError, match="1 numbers more"):
+            normals.take(1)
+    np.testing.assert_array_equal(np.concatenate(taken), expected)
 
 
 def test_max_rows_limits_each_client_and_its_weight():

@@ -17,6 +17,7 @@ from fedpbc.models.model import Model
 from fedpbc.problems import generated
 from fedpbc.problems.classification import ACCURACY, accuracy_of, cross_entropy, cross_entropy_of
 from fedpbc.problems.generated import NUM_CLASSES, NUM_FEATURES, PARAMETERS, SCALE
+from fedpbc.problems.normals import Normals
 from fedpbc.problems.objective import LOSS, STORED, Objective, blocks_of, problem_from, problem_of
 from fedpbc.problems.samples import Samples, aligned_zeros
 
@@ -147,17 +148,21 @@ def _fill(rng: np.random.Generator, train: Samples, test: Samples, alpha: float,
     """Draw all samples, client after client, into their places; returns the training labels counted, int[m, classes].
 
     The stream is u_i, B_i, W_i, b_i, v_i and then the samples of client i, so client i's do not depend on m. They are
-    drawn in float64 a ``PIECE`` at a time, and stored in the run's precision.
+    drawn in float64 ahead of their use, made a ``PIECE`` at a time, and stored in the run's precision.
     """
+    total = len(train.sizes) * PARAMETERS + int(train.sizes.sum() + test.sizes.sum()) * NUM_FEATURES
+    with Normals(rng, total) as normals:
+        return _place(normals, train, test, alpha, beta)
+
+
+def _place(normals: Normals, train: Samples, test: Samples, alpha: float, beta: float) -> np.ndarray:
     counts = np.zeros((len(train.sizes), NUM_CLASSES), np.int64)
-    drawn, piece = np.empty(PARAMETERS), np.empty((PIECE, NUM_FEATURES))
     first = [0, 0]
     for i, (num_train, num_test) in enumerate(zip(train.sizes.tolist(), test.sizes.tolist(), strict=True)):
-        client = generated.split(rng.standard_normal(out=drawn), alpha, beta)
+        client = generated.split(normals.take(PARAMETERS), alpha, beta)
         ends, place, left = (num_train, num_train + num_test), 0, num_train + num_test
         while left:
-            rows = piece[: min(left, PIECE)]
-            rng.standard_normal(out=rows)
+            rows = normals.take(min(left, PIECE) * NUM_FEATURES).reshape(-1, NUM_FEATURES)
             rows *= SCALE
             rows += client.center
             logits = rows @ client.weights
