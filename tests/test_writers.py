@@ -68,8 +68,10 @@ def test_tensorboard_gets_every_metric_of_every_cell_over_a_kill(experiment, tmp
 
     monkeypatch.setattr(one_cell, "CHECKPOINT_SECONDS", 0.0)
     monkeypatch.setattr(one_cell, "BLOCK_SECONDS", 1e-9)
+    board = TensorBoard(tmp_path / "tb")
     with pytest.raises(Killed):
-        run(experiment, tmp_path / "out", callbacks=[TensorBoard(tmp_path / "tb"), KillAt(24)])
+        run(experiment, tmp_path / "out", callbacks=[board, KillAt(24)])
+    board._close()  # its thread would write on, which that of a killed process does not
     read = run(experiment, tmp_path / "out", resume=True, callbacks=[TensorBoard(tmp_path / "tb")])
     folders = {path.name: path for path in (tmp_path / "tb").iterdir()}
     assert len(folders) == 4
