@@ -288,10 +288,11 @@ def choices_table(chosen: pd.DataFrame) -> str:
 
 
 def effort_text(seconds: pd.DataFrame, runs: int) -> str:
-    """How many runs, and how long they took."""
-    by_problem = seconds.assign(total=seconds["tuning"] + seconds["reported"])
-    minutes = by_problem["total"].sum() / 60
-    return f"{runs:,} reported runs; {minutes:.0f} minutes on two cores, tuning included"
+    """How many runs, and how long they took, in all and on each problem."""
+    total = (seconds["tuning"] + seconds["reported"]) / 60
+    by_problem = total.groupby(seconds["name"].str.replace("_everybody|_lost|_rates", "", regex=True), sort=False).sum()
+    each = ", ".join(f"{name} {minutes:.0f}" for name, minutes in by_problem.items())
+    return f"{runs:,} reported runs; {total.sum():.0f} minutes on two cores, tuning included ({each})"
 
 
 def sensitivity(runs: Runs, path: Path) -> str:
