@@ -208,8 +208,8 @@ RULES: tuple[Rule, ...] = (
         "memory",
         lambda f: _harmful(f) and _has_memory(f),
         "Prefer FedStale here, which keeps a model per client on the server, or FedFade, which keeps one on each "
-        "client; FedAU where neither can. SCAFFOLD, drift-corrected FedPBC, FedAWE and debiased FedAvg are not safe for "
-        "classifiers.",
+        "client; FedAU where neither can. SCAFFOLD, drift-corrected FedPBC, FedAWE and debiased FedAvg are not safe "
+        "for classifiers.",
         lambda f: (
             f"Taking part depends on the round before (autocorrelation {_autocorrelation(f):.2f}). With tuned steps, "
             "at .9 and .97, FedStale and FedFade were ahead of FedAU, MIFA, FedVARP and SCAFFOLD on a logistic "
