@@ -62,7 +62,7 @@ docs: $(VENV)/.ready
 notebooks: $(VENV)/.ready
 	$(BIN)/python docs/make_notebooks.py
 
-# Regenerates docs/results.md and its figures (about 32 minutes on two idle cores).
+# Regenerates docs/results.md and its figures (about an hour on two idle cores, by estimate).
 results: $(VENV)/.ready
 	$(BIN)/python docs/make_results.py
 

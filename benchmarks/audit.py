@@ -2,23 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
-from typing import NamedTuple
 
 ROUNDS, CLIENTS = 10_000, 1_000
 LONG = 10_000_000
 SPARSE = ("--round-seconds", "1", "--missing-rounds", "empty")
-
-
-class Measured(NamedTuple):
-    """One run of the command, from start to page."""
-
-    wall: float
-    cpu: float
-    megabytes: float
 
 
 def write_logs(folder: Path) -> dict[str, tuple[Path, tuple[str, ...]]]:
@@ -48,21 +36,3 @@ def write_logs(folder: Path) -> dict[str, tuple[Path, tuple[str, ...]]]:
         f"{LONG:,} rounds, 100,000 participations": (folder / "sparse.csv", SPARSE),
         f"{LONG:,} rounds, 500 bursts of 200": (folder / "bursts.csv", SPARSE),
     }
-
-
-def measure(log: Path, options: tuple[str, ...], out: Path) -> Measured:
-    """The command in a process of its own. Raises RuntimeError when it fails."""
-    import time
-
-    command = [sys.executable, "-m", "fedpbc.cli", "audit", str(log), *options, "--out", str(out)]
-    began = time.perf_counter()
-    with open(out.with_suffix(".log"), "w+") as said:
-        process = subprocess.Popen(command, stdout=said, stderr=said)
-        _, status, usage = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-        wall = time.perf_counter() - began
-        if process.returncode:
-            said.seek(0)
-            raise RuntimeError(said.read())
-    scale = 1 if sys.platform == "darwin" else 1024
-    return Measured(wall, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * scale / 1e6)

@@ -14,7 +14,6 @@ import argparse
 import json
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -29,26 +28,17 @@ from expected import SHORT, compare
 from goals import goals_table
 from machine import cores, environment
 from paper import SYNTHETIC, counterexample, only, programs, run, start, synthetic
+from process import measure
 from tables import Options, Table, median_and_range, verdict
 
 
 def whole_process(options: Options) -> list[Table]:
     """The command as a user types it: start, data, compile, 3000 rounds, figure and files."""
     arguments = ["run", "synthetic", "--set", 'algorithms=[{name="fedpbc"}]', "--seeds", "0"]
-    seconds, megabytes = [], []
-    for _ in range(min(3, options.repetitions)):
-        with tempfile.TemporaryDirectory() as folder:
-            command = [sys.executable, "-m", "fedpbc.cli", *arguments, "--devices", str(options.devices)]
-            began = time.perf_counter()
-            with open(Path(folder) / "log", "w+") as log:
-                process = subprocess.Popen([*command, "--out", f"{folder}/run"], stdout=log, stderr=log)
-                _, status, usage = os.wait4(process.pid, 0)
-                process.returncode = os.waitstatus_to_exitcode(status)
-                seconds.append(time.perf_counter() - began)
-                if process.returncode:
-                    log.seek(0)
-                    raise RuntimeError(log.read())
-            megabytes.append(usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024) / 1e6)
+    with tempfile.TemporaryDirectory() as folder:
+        command = ["-m", "fedpbc.cli", *arguments, "--devices", str(options.devices), "--out"]
+        found = [measure([*command, f"{folder}/run{number}"]) for number in range(min(3, options.repetitions))]
+    seconds, megabytes = [each.wall for each in found], [each.megabytes for each in found]
     wall, peak = statistics.median(seconds), max(megabytes)
     rows = [
         ["wall, s (median)", *median_and_range(seconds, 1), verdict(wall, 20, " s")],
@@ -144,14 +134,9 @@ def flower(options: Options) -> list[Table]:
     """The Flower strategies: rounds in one process, and the server's work beside a plain sum."""
     import flower_server as server
 
-    rounds, work = [], []
-    medians: dict[int, list[float]] = {10: [], 1000: []}
+    ten = _flower_rounds("flower.round", 10, 100, options.repetitions, 5, 2)
+    work: list[list[str]] = []
     ratios: dict[str, list[float]] = {"mean": [], "memory": []}
-    for name, make in server.strategies(10).items():
-        milliseconds = [server.round_ms(make, 10, 100) for _ in range(options.repetitions)]
-        row = median_and_range(milliseconds)
-        medians[10].append(statistics.median(milliseconds))
-        rounds.append([name, *row, verdict(medians[10][-1], 5, " ms")])
     for name, make in server.strategies(100).items():
         got = server.server_work(make, 100, 1_000_000, options.repetitions + 1)
         ratio = statistics.median(got["ratios"])
@@ -162,42 +147,49 @@ def flower(options: Options) -> list[Table]:
         cpu = statistics.median(got["cpu_ratios"])
         row = [name, *row, *median_and_range(got["ratios"]), f"{cpu:.2f}"]
         work.append([*row, f"{got['peak_models']:.1f}", judged])
-    one = Table(
-        "Flower: a round in one process, 10 tiny clients, ms", ["strategy", "median", "range", "target"], rounds
-    )
-    many = []
-    for name, make in server.strategies(1000).items():
-        milliseconds = [server.round_ms(make, 1000, 3) for _ in range(min(3, options.repetitions))]
-        medians[1000].append(statistics.median(milliseconds))
-        many.append([name, *median_and_range(milliseconds, 0), verdict(medians[1000][-1], 200, " ms")])
-    title = "Flower: a round in one process, 1000 tiny clients, ms"
-    crowd = Table(title, ["strategy", "median", "range", "target"], many)
     header = ["strategy", "own work, ms", "in-place sum, ms", "sum with Flower's decoding, ms"]
     header += ["own work / sum", "range", "in CPU time", "peak beside the replies, models", "target"]
     note = "Peak: allocated while the round is closed, beside the replies and what was there before."
-    figures = {"flower.round": max(medians[10]), "flower.thousand": max(medians[1000])}
-    figures |= {f"flower.{kind}": max(found) for kind, found in ratios.items()}
-    return [one, crowd, Table("Flower: 100 clients, 1 000 000 float32 parameters", header, work, [note], figures)]
+    figures = {f"flower.{kind}": max(found) for kind, found in ratios.items()}
+    thousand = _flower_rounds("flower.thousand", 1000, 3, min(3, options.repetitions), 200, 0)
+    return [ten, thousand, Table("Flower: 100 clients, 1 000 000 float32 parameters", header, work, [note], figures)]
+
+
+def _flower_rounds(figure: str, clients: int, rounds: int, repetitions: int, target: float, digits: int) -> Table:
+    """Milliseconds a round of tiny clients in one process; the figure is the slowest strategy's."""
+    import flower_server as server
+
+    rows, medians = [], []
+    for name, make in server.strategies(clients).items():
+        milliseconds = [server.round_ms(make, clients, rounds) for _ in range(repetitions)]
+        medians.append(statistics.median(milliseconds))
+        rows.append([name, *median_and_range(milliseconds, digits), verdict(medians[-1], target, " ms")])
+    title = f"Flower: a round in one process, {clients} tiny clients, ms"
+    return Table(title, ["strategy", "median", "range", "target"], rows, [], {figure: max(medians)})
 
 
 def audit(options: Options) -> list[Table]:
     """``fedpbc audit`` as a user types it, with its page."""
     import audit as logs
 
-    rows, figures = [], dict.fromkeys(("audit.rows, s", "audit.rows, MB", "audit.sparse, s"), 0.0)
+    rows, taken = [], []
     with tempfile.TemporaryDirectory() as folder:
         for number, (name, (path, arguments)) in enumerate(fresh(logs.write_logs, Path(folder)).items()):
-            out = Path(folder) / f"out{number}"
-            found = [logs.measure(path, arguments, out) for _ in range(min(3, options.repetitions))]
+            command = ["-m", "fedpbc.cli", "audit", str(path), *arguments, "--out", f"{folder}/out{number}"]
+            found = [measure(command) for _ in range(min(3, options.repetitions))]
             wall, peak = statistics.median(each.wall for each in found), max(each.megabytes for each in found)
             dense = path.stem not in ("sparse", "bursts")
-            for figure, value in {"rows, s": wall, "rows, MB": peak}.items() if dense else [("sparse, s", wall)]:
-                figures[f"audit.{figure}"] = max(figures[f"audit.{figure}"], value)
+            taken.append((dense, wall, peak))
             rows.append([
                 name, *median_and_range([each.wall for each in found], 1),
                 f"{statistics.median(each.cpu for each in found):.1f}", f"{peak:.0f}",
                 verdict(wall, 8 if dense else 10, " s"), verdict(peak, 500, " MB") if dense else "",
             ])  # fmt: skip
+    figures = {
+        "audit.rows, s": max(wall for dense, wall, _ in taken if dense),
+        "audit.rows, MB": max(peak for dense, _, peak in taken if dense),
+        "audit.sparse, s": max(wall for dense, wall, _ in taken if not dense),
+    }
     header = ["log", "wall, s (median)", "range", "CPU, s", "peak memory, MB", "target", "target of memory"]
     return [Table("fedpbc audit, from start to page", header, rows, [], figures)]
 

@@ -2,43 +2,29 @@
 
 from __future__ import annotations
 
-import os
 import statistics
-import subprocess
-import sys
 import tempfile
-import time
 from pathlib import Path
 
+from process import measure
 from tables import Options, Table, median_and_range
 
-ROOT = Path(__file__).resolve().parent.parent
 RIVALS = Path(__file__).with_name("rivals_before.toml")
 BEFORE_S = 240
 """What `fedpbc run rivals_before.toml` took at commit d8bedcd, before programs were kept and cells ran side by side."""
-
-
-def seconds(arguments: list[str], cache: str | None = None) -> float:
-    """Of ``python ARGUMENTS`` from start to end; compiled programs are kept in ``cache``. Raises RuntimeError."""
-    environment = os.environ | ({"FEDPBC_CACHE": cache} if cache else {})
-    began = time.perf_counter()
-    done = subprocess.run([sys.executable, *arguments], cwd=ROOT, env=environment, capture_output=True, text=True)
-    if done.returncode:
-        raise RuntimeError(done.stderr)
-    return time.perf_counter() - began
 
 
 def commands(options: Options) -> list[Table]:
     """``fedpbc --help`` and ``list``; ``run rivals`` with nothing compiled and with programs on disk."""
     rows, figures = [], {}
     for word in ("--help", "list"):
-        taken = [seconds(["-m", "fedpbc.cli", word]) for _ in range(options.repetitions)]
+        taken = [measure(["-m", "fedpbc.cli", word]).wall for _ in range(options.repetitions)]
         rows.append([f"fedpbc {word}", *median_and_range(taken)])
         figures[f"commands.{word}"] = statistics.median(taken)
     with tempfile.TemporaryDirectory() as folder:
         for number, state in enumerate(("nothing compiled", "programs on disk")):
             run = ["-m", "fedpbc.cli", "run", str(RIVALS), "--out", f"{folder}/run{number}"]
-            taken = seconds(run, f"{folder}/cache")
+            taken = measure(run, f"{folder}/cache").wall
             rows.append([f"fedpbc run rivals_before.toml, {state}", f"{taken:.0f}", f"before: {BEFORE_S}"])
             figures[f"commands.rivals, {state}"] = taken / BEFORE_S
     note = (
@@ -51,6 +37,6 @@ def commands(options: Options) -> list[Table]:
 def results(options: Options) -> list[Table]:
     """``make results``, all its runs anew: writes docs/results.md too."""
     with tempfile.TemporaryDirectory() as folder:
-        taken = seconds(["docs/make_results.py", "--runs", f"{folder}/runs"], f"{folder}/cache")
+        taken = measure(["docs/make_results.py", "--runs", f"{folder}/runs"], f"{folder}/cache").wall
     figures = {"results.minutes": taken / 60}
     return [Table("make results", ["", "min"], [["with nothing compiled", f"{taken / 60:.1f}"]], [], figures)]

@@ -84,7 +84,6 @@ METHODS = {
 }
 
 
-@pytest.mark.first(1)
 @pytest.mark.parametrize(("beta", "names"), [(0.0, ["scaffold"]), (BETA, list(METHODS))])
 def test_rounds_are_those_of_numpy(beta, names, tmp_path):
     np.save(tmp_path / "centers.npy", U)

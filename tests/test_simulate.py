@@ -96,12 +96,12 @@ def test_a_run_is_the_same_computed_saved_and_read(tmp_path, precision):
         problem=problems.classification(data, model=fedpbc.models.mlp([3])),
         algorithm=[algorithms.fedpbc(), algorithms.scaffold()],
         links=links.markov(prob=0.4, memory=0.5),
-        compute="active",
+        compute=["all", "active"],
         seeds=[0, 3],
         precision=precision,
         learning_rate=0.037,
     )
-    assert len(run.cells) == 2 * 2
+    assert len(run.cells) == 2 * 2 * 2
     assert next(iter(run.cells.values())).rows["server_train_loss"].dtype == precision
     run.save(tmp_path / "saved")
     back = fedpbc.read_run(tmp_path / "saved")

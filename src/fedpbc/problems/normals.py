@@ -18,9 +18,9 @@ class Normals:
     A context manager, as the thread has to end.
     """
 
-    def __init__(self, rng: np.random.Generator, total: int, block: int | None = None) -> None:
-        self._rng, self._left, self._block = rng, total, block or BLOCK
-        self._buffers = [np.empty(min(self._block, total)) for _ in range(2)]
+    def __init__(self, rng: np.random.Generator, total: int, block: int = BLOCK) -> None:
+        self._rng, self._left = rng, total
+        self._buffers = [np.empty(min(block, total)) for _ in range(2)]
         self._thread = ThreadPoolExecutor(1)
         self._current, self._at = np.empty(0), 0
         self._ahead()
@@ -37,23 +37,16 @@ class Normals:
         self._at += len(taken)
         if len(taken) == size:
             return taken
-        taken = taken.copy()  # the block that it lies in is filled anew now
-        parts, missing = [taken], size - len(taken)
-        while missing:
-            self._current = self._next.result()
-            if not len(self._current):
-                raise ValueError(f"{missing} numbers more are wanted than the stream was to have")
-            self._at = min(missing, len(self._current))
-            self._ahead()
-            parts.append(self._current[: self._at])
-            missing -= len(parts[-1])
-            if missing:
-                parts[-1] = parts[-1].copy()
-        return np.concatenate(parts)
+        begun = taken.copy()  # the block that it lies in is drawn anew now
+        self._current, self._at = self._next.result(), 0
+        if not len(self._current):
+            raise ValueError(f"{size - len(begun)} numbers more are wanted than the stream was to have")
+        self._ahead()
+        return np.concatenate([begun, self.take(size - len(begun))])
 
     def _ahead(self) -> None:
         """Begin to draw the block after the current one, into the buffer that is free."""
-        size = min(self._block, self._left)
-        self._left -= size
         self._buffers.reverse()
-        self._next = self._thread.submit(self._rng.standard_normal, out=self._buffers[0][:size])
+        free = self._buffers[0][: self._left]
+        self._left -= len(free)
+        self._next = self._thread.submit(self._rng.standard_normal, out=free)

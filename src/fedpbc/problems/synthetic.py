@@ -95,7 +95,9 @@ def synthetic(
         return problem_from(objective, made, num_train, num_blocks, init, measures, {}, by_samples, owned=True)
     train = _allocate(num_train, most[0], TRAIN_BLOCK, context.dtype)
     test = _allocate(sizes - num_train, most[1], TEST_BLOCK, context.dtype)
-    counts = _fill(context.rng("synthetic samples"), train, test, alpha, beta)
+    drawn = num_clients * PARAMETERS + int(sizes.sum()) * NUM_FEATURES
+    with Normals(context.rng("synthetic samples"), drawn) as normals:
+        counts = _fill(normals, train, test, alpha, beta)
     traits = {
         "mean_label": counts @ np.arange(NUM_CLASSES) / num_train,
         "label_distribution": counts / num_train[:, None],
@@ -144,18 +146,12 @@ def _sizes(context: Context, seed: int, num_clients: int, max_rows: int | None) 
     return sizes if max_rows is None else np.minimum(sizes, max_rows)
 
 
-def _fill(rng: np.random.Generator, train: Samples, test: Samples, alpha: float, beta: float) -> np.ndarray:
+def _fill(normals: Normals, train: Samples, test: Samples, alpha: float, beta: float) -> np.ndarray:
     """Draw all samples, client after client, into their places; returns the training labels counted, int[m, classes].
 
     The stream is u_i, B_i, W_i, b_i, v_i and then the samples of client i, so client i's do not depend on m. They are
     drawn in float64 ahead of their use, made a ``PIECE`` at a time, and stored in the run's precision.
     """
-    total = len(train.sizes) * PARAMETERS + int(train.sizes.sum() + test.sizes.sum()) * NUM_FEATURES
-    with Normals(rng, total) as normals:
-        return _place(normals, train, test, alpha, beta)
-
-
-def _place(normals: Normals, train: Samples, test: Samples, alpha: float, beta: float) -> np.ndarray:
     counts = np.zeros((len(train.sizes), NUM_CLASSES), np.int64)
     first = [0, 0]
     for i, (num_train, num_test) in enumerate(zip(train.sizes.tolist(), test.sizes.tolist(), strict=True)):
